@@ -436,6 +436,11 @@ impl StoreError {
         )
     }
 
+    /// Returns true if the same change may succeed when the store is available again.
+    pub fn may_recover(&self) -> bool {
+        matches!(self, Self::Unknown { .. } | Self::Unavailable { .. })
+    }
+
     /// Returns the key of the Instance to be written.
     pub fn key(&self) -> &InstanceKey {
         match self {

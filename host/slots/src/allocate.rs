@@ -6,6 +6,7 @@ use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::ports::StoreError;
 use leafhost_core::slot::slot_number;
 use leafhost_core::text::chain;
+use leafhost_core::usable::{Unusable, usable};
 use leafhost_core::wait::SourceEnded;
 use leafhost_kubelet::{KubeletRun, Refusal};
 use tokio::task::JoinError;
@@ -96,7 +97,7 @@ impl SlotTask {
         };
         self.round_robin = round_robin;
         match chosen {
-            Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
+            Err(_) if self.may_wait(&request) => self.pending.waiting.push(request),
             Err(refusal) => {
                 let refusal = request.lost_with(refusal);
                 self.refuse(request, refusal);
@@ -105,26 +106,27 @@ impl SlotTask {
         }
     }
 
-    /// Returns true if the allocation can be decided again later: it asks for any device of a Configuration, whose slots may become free or
-    /// known within the time limit.
+    /// Returns true if the allocation may succeed within the time limit: it asks for any device of a Configuration, whose slots may become
+    /// free or known, or for a device that its handler has not reported yet.
     fn may_wait(&self, request: &Request) -> bool {
         let name = resource_name(&request.resource).unwrap_or_default();
-        self.name_index.configurations.contains_key(name)
-            && request.again_until().is_some()
+        let is_any = self.name_index.configurations.contains_key(name)
             && request.device_ids().all(|device_id| {
                 let is_known = slot_number(name, &device_id.id).is_some();
                 is_known && !self.slot_table.by_device_id.contains_key(&device_id)
-            })
+            });
+        request.again_until().is_some() && (is_any || self.context().is_unseen(request))
     }
 
-    /// Decides again the allocations that wait for a free slot.
+    /// Decides again the allocations that wait in `pending.waiting`.
     pub(super) async fn retry_waiting(&mut self) {
-        for request in std::mem::take(&mut self.pending.waiting_for_slot) {
+        for request in std::mem::take(&mut self.pending.waiting) {
             self.allocate(request).await;
         }
     }
 
-    /// Chooses other slots for a request whose slots could not be claimed, usually because another node claimed them first, or refuses it.
+    /// Decides again about a request whose slots could not be claimed, or refuses it. Other slots are chosen if other nodes claimed these
+    /// first; if no other slot can be claimed either, the request waits until a trial write succeeds.
     pub(super) async fn retry_or_refuse(
         &mut self,
         mut request: Request,
@@ -141,7 +143,11 @@ impl SlotTask {
         request.unwritten = unwritten.map(|error| refused(error, chosen));
         let name = resource_name(&request.resource).unwrap_or_default();
         let is_any = self.name_index.configurations.contains_key(name);
-        if is_any && request.again_until().is_some() {
+        let may_recover = unwritten.is_some_and(StoreError::may_recover);
+        let has_no_other = !is_any || self.unwritable.is_all();
+        if may_recover && has_no_other && request.again_until().is_some() {
+            self.pending.waiting.push(request);
+        } else if is_any && request.again_until().is_some() {
             tracing::debug!(
                 resource = request.resource,
                 slots = request.lost.iter().cloned().collect::<Vec<_>>().join(" "),
@@ -361,6 +367,23 @@ impl SlotTask {
 }
 
 impl SlotContext<'_> {
+    /// Returns true if a requested device has not been reported since the agent started.
+    fn is_unseen(&self, request: &Request) -> bool {
+        let name = resource_name(&request.resource).unwrap_or_default();
+        let held = request.device_ids().filter_map(|device_id| {
+            let state = self.slot_table.by_device_id.get(&device_id)?;
+            state.stored.as_ref()
+        });
+        let mut keys = held.chain(self.name_index.instances.get(name));
+        keys.any(|key| {
+            let instance = self.instances.instances.get(key);
+            instance.is_some_and(|instance| {
+                let usable = usable(self.node, self.devices, instance);
+                matches!(usable, Err(Unusable::NotSeen))
+            })
+        })
+    }
+
     /// Chooses slots for an allocation besides the reserved ones, preferably not those that another node claimed first.
     fn choose_for(
         &self,

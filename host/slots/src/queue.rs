@@ -21,9 +21,8 @@ const QUEUE: usize = 64;
 const ALLOCATE: Duration = Duration::from_secs(8);
 /// Time limit of an Allocate for tickets, shorter than the endpoint's, whose error says less.
 const ALLOCATE_TICKETS: Duration = Duration::from_secs(9);
-/// Time during which an allocation through a Configuration is decided again after its slots could not be claimed. The kubelet starts no
-/// other pod during this time.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Time during which an allocation may wait and is decided again. The kubelet starts no other pod during this time.
+pub(super) const AGAIN: Duration = Duration::from_secs(5);
 /// Maximum number of claims for one allocation.
 const CLAIMS: u32 = 4;
 
@@ -80,14 +79,14 @@ impl Request {
 pub(super) struct Pending {
     /// Requests with a device id that is being written or asked about.
     pub busy: Vec<Request>,
-    /// Requests through a Configuration for which no slot is free at the moment.
-    pub waiting_for_slot: Vec<Request>,
+    /// Requests that wait for a free slot of a Configuration, the first report of a device, or a store that can be written.
+    pub waiting: Vec<Request>,
 }
 
 impl Pending {
-    /// Returns the first end of the time limits of `waiting_for_slot`.
+    /// Returns the first end of the time limits of `waiting`.
     pub fn until(&self) -> Option<Instant> {
-        let waiting = self.waiting_for_slot.iter();
+        let waiting = self.waiting.iter();
         waiting
             .map(|request| request.again_until().unwrap_or(request.asked))
             .min()

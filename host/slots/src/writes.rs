@@ -163,7 +163,7 @@ impl SlotTask {
             self.writes.reserved.remove(&reserved);
         }
         // Slots that were reserved may be free now.
-        self.is_due |= !self.pending.waiting_for_slot.is_empty();
+        self.is_due |= !self.pending.waiting.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {

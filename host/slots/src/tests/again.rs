@@ -1,6 +1,7 @@
-//! Allocations through a Configuration whose chosen slots another node claims first.
+//! Allocations that are decided again: their slots were claimed by another node first, or store or device were not ready.
 
 use super::*;
+use crate::queue::AGAIN;
 
 async fn rig(hashes: &[&str], capacity: u32) -> Rig {
     let instances = hashes
@@ -149,4 +150,58 @@ async fn whose_claim_cannot_be_written_for_five_seconds_learns_why() {
     let refusal = refusal.to_string();
     assert!(refusal.contains("cannot write the claim"), "{refusal}");
     assert!(asked.elapsed() <= Duration::from_secs(6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_while_the_store_is_unavailable_gets_its_slot_when_it_is_back() {
+    for (resource, id) in [("cams", "cams-0"), ("cams-a", "cams-a-0")] {
+        let rig = rig(&["a"], 1).await;
+        *rig.store.slow.lock().unwrap() = Duration::ZERO;
+        *rig.store.broken.lock().unwrap() = true;
+        let back = async {
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            *rig.store.broken.lock().unwrap() = false;
+        };
+        let asked = Instant::now();
+        let ids = [id];
+        let (given, ()) = tokio::join!(rig.allocate(resource, &ids), back);
+        given.unwrap();
+        assert!(asked.elapsed() < AGAIN, "{:?}", asked.elapsed());
+        assert!(rig.usage("cams-a-0").ends_with(NODE));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_an_instance_whose_claim_got_no_answer_gets_it_a_second_later() {
+    let rig = rig(&["a"], 1).await;
+    *rig.store.slow.lock().unwrap() = Duration::ZERO;
+    *rig.store.unknown.lock().unwrap() = 1;
+    rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
+    rig.kubelet.notify();
+    pass(30).await;
+    assert_eq!(rig.usage("cams-a-0"), NODE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_a_device_before_its_first_report_waits_for_it() {
+    for used in [&[][..], &[(0, NODE)]] {
+        let mut fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, used)])]);
+        let seen = fixture.devices.clone();
+        fixture.view("cams", "a").device = None;
+        let rig = Rig::new(&fixture, Kubelet::new(Some(1)));
+        idle().await;
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            rig.devices.send_replace(Arc::new(seen));
+        };
+        let (given, ()) = tokio::join!(rig.allocate("cams-a", &["cams-a-0"]), later);
+        given.unwrap();
+        assert_eq!(rig.usage("cams-a-0"), NODE);
+        rig.devices.send_replace(Arc::new(fixture.devices));
+        let asked = Instant::now();
+        let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
+        assert!(refusal.to_string().contains("not been seen"), "{refusal}");
+        assert_eq!(asked.elapsed(), AGAIN);
+    }
 }
