@@ -347,6 +347,27 @@ fn the_camera_of_the_readme_passes_the_check() -> Result<()> {
 }
 
 #[test]
+fn the_credentials_of_the_camera_manual_pass_the_check() -> Result<()> {
+    let home = Home::new()?;
+    home.add_handler("onvif")?;
+    let manual = fs::read_to_string(source_tree().join("docs/onvif.md"))?;
+    let mut blocks = manual.split("```yaml\n").skip(1);
+    let block = blocks.find(|block| block.contains("secretKeyRef"));
+    let (configuration, _) = block
+        .and_then(|block| block.split_once("```"))
+        .context("no example")?;
+    home.write("configurations/cameras.yaml", configuration)?;
+    let check = ["check", home.path().to_str().unwrap_or_default()];
+    let without = leafhost(&check)?;
+    assert_eq!(without.code, Some(1), "{without:?}");
+    assert!(without.out.contains("camera-user"), "{without:?}");
+    home.write("secrets/camera-user/username", "viewer")?;
+    home.write("secrets/camera-user/password", "a long password")?;
+    leafhost(&check)?.good()?;
+    Ok(())
+}
+
+#[test]
 fn a_completion_script_is_told_the_configurations_of_the_agent() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
