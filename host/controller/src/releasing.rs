@@ -22,7 +22,7 @@ use crate::writes::{Done, PLACES, Writes};
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
 /// Interval between two checks of an absent node whose pods may still use devices.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(30);
 
