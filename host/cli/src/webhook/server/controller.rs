@@ -33,21 +33,6 @@ enum Object {
     Reserved(Reserved),
 }
 
-/// Review of one object.
-struct BrokerReview {
-    review: Review,
-    object: Option<Object>,
-}
-
-impl BrokerReview {
-    fn of(mut review: Review) -> Self {
-        let broker = review.broker().map(Box::new).map(Object::Broker);
-        let object = broker.or_else(|| review.reserved().map(Object::Reserved));
-        review.forget_objects();
-        Self { review, object }
-    }
-}
-
 /// State shared by the reviews.
 struct Reviewer {
     shared: Arc<Shared>,
@@ -72,11 +57,8 @@ async fn validate(
     Extension(caller): Extension<Connection>,
     body: Body,
 ) -> Response {
-    let (BrokerReview { review, object }, _whole) = match reviewer
-        .shared
-        .question(&caller, body, BrokerReview::of)
-        .await
-    {
+    let asked = reviewer.shared.question(&caller, body, Object::of).await;
+    let ((review, object), _whole) = match asked {
         Ok(asked) => asked,
         Err(answer) => return *answer,
     };
@@ -101,6 +83,14 @@ async fn validate(
 }
 
 impl Object {
+    /// Takes the object out of a review; `None` if there is nothing to check.
+    fn of(mut review: Review) -> (Review, Option<Self>) {
+        let broker = review.broker().map(Box::new).map(Self::Broker);
+        let object = broker.or_else(|| review.reserved().map(Self::Reserved));
+        review.forget_objects();
+        (review, object)
+    }
+
     /// Returns the reason to refuse the object; an error if it cannot be determined.
     async fn look(&self, origins: &Origins) -> Result<Option<String>, String> {
         match self {
