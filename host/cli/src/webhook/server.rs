@@ -28,7 +28,7 @@ mod fair_queue;
 mod requests;
 mod tls;
 
-use fair_queue::{Client, FairQueue};
+use fair_queue::FairQueue;
 use requests::{BodyError, RequestGuard, Requests};
 
 /// Bounds of the server.
@@ -216,7 +216,7 @@ async fn validate(
         let set = Arc::clone(&shared.handlers.borrow());
         let handlers = set.by_name();
         if let Some(handler) = handlers.get(name.as_str()) {
-            let client = Client::new(&caller, asked.review.namespace());
+            let client = (caller.peer, asked.review.namespace().to_owned());
             let Ok(_permit) = timeout(WAITING, shared.details.acquire(client)).await else {
                 warnings.push(format!(
                     "{DETAILS}: not checked: others of the namespace are checked; apply it again in a minute"

@@ -17,7 +17,7 @@ use leafhost_k8s::admission::{Broker, Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
-use super::fair_queue::{Client, FairQueue};
+use super::fair_queue::FairQueue;
 
 /// Time limit for lookups at the API server. It waits ten seconds for the answer.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ async fn validate(
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let client = Client::new(&caller, review.namespace());
+        let client = (caller.peer, review.namespace().to_owned());
         let _permit = reviewer.fair_queue.acquire(client).await;
         object.look(&reviewer.origins).await
     };
