@@ -57,7 +57,7 @@ impl AgentFile {
                 )
             })?;
         Ok(Published {
-            path,
+            state_dir: state_dir.to_owned(),
             file: self.clone(),
         })
     }
@@ -72,19 +72,16 @@ impl AgentFile {
 /// Guard that removes the file when the agent ends, unless another agent has written its own since.
 #[derive(Debug)]
 pub struct Published {
-    path: PathBuf,
+    state_dir: PathBuf,
     file: AgentFile,
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        let ours = self
-            .path
-            .parent()
-            .and_then(|dir| AgentFile::read(dir).ok())
-            .is_some_and(|file| file == self.file);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove agent.json");
+        let path = AgentFile::path(&self.state_dir);
+        let is_ours = AgentFile::read(&self.state_dir).is_ok_and(|file| file == self.file);
+        if is_ours && let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(%error, path = %path.display(), "cannot remove agent.json");
         }
     }
 }
