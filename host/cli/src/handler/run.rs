@@ -41,8 +41,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
             origin: input.origin,
         };
         if !refused.is_empty() {
-            let document =
-                Document::refused(handler.as_ref(), &node, &input.configuration, refused);
+            let (key, outcome) = (&input.configuration, Outcome::InvalidDetails(refused));
+            let document = Document::without_call(handler.as_ref(), &node, key, outcome);
             return show.show(&document);
         }
         let spec = SessionSpec {

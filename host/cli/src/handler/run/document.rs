@@ -96,8 +96,32 @@ impl Document {
         configuration: &ConfigurationKey,
         report: Report,
     ) -> Self {
-        let mut document = Self::empty(handler, node, configuration);
-        match report.outcome {
+        Self {
+            skipped: report.explained,
+            skipped_dropped: report.explained_dropped,
+            call: Some(report.call.into()),
+            ..Self::without_call(handler, node, configuration, report.outcome)
+        }
+    }
+
+    /// Creates the document of an outcome; the handler was not called.
+    pub fn without_call(
+        handler: &dyn Handler,
+        node: &str,
+        configuration: &ConfigurationKey,
+        outcome: Outcome,
+    ) -> Self {
+        let description = handler.description();
+        let mut document = Self {
+            handler: description.name.clone(),
+            version: description.version.clone(),
+            digest: handler.digest().0.clone(),
+            node: node.to_owned(),
+            configuration: configuration.to_string(),
+            result: "ok".to_owned(),
+            ..Self::default()
+        };
+        match outcome {
             Outcome::Discovered(discovery) => {
                 let (extent, devices) = match discovery.devices {
                     Devices::Unchanged => ("unchanged", Vec::new()),
@@ -126,37 +150,7 @@ impl Document {
                 document.error = Some(fault.message);
             }
         }
-        document.skipped = report.explained;
-        document.skipped_dropped = report.explained_dropped;
-        document.call = Some(report.call.into());
         document
-    }
-
-    /// Creates the document for rejected details; the handler was not called.
-    pub fn refused(
-        handler: &dyn Handler,
-        node: &str,
-        configuration: &ConfigurationKey,
-        problems: Vec<FieldProblem>,
-    ) -> Self {
-        Self {
-            result: "invalid-details".to_owned(),
-            invalid_details: problems,
-            ..Self::empty(handler, node, configuration)
-        }
-    }
-
-    fn empty(handler: &dyn Handler, node: &str, configuration: &ConfigurationKey) -> Self {
-        let description = handler.description();
-        Self {
-            handler: description.name.clone(),
-            version: description.version.clone(),
-            digest: handler.digest().0.clone(),
-            node: node.to_owned(),
-            configuration: configuration.to_string(),
-            result: "ok".to_owned(),
-            ..Self::default()
-        }
     }
 
     /// Returns an error if there was no answer. `origin` names the source of the details.
