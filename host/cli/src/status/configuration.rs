@@ -9,6 +9,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
+use super::instance::is_called;
 use super::page::{INDENT, Page};
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
@@ -17,30 +18,24 @@ use crate::terminal::{Paint, Tone};
 
 /// Finds the Configuration called `NAME` or `NAMESPACE/NAME`.
 pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView> {
-    let (namespace, name) = match name.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, name),
-    };
-    let fitting: Vec<&ConfigurationView> = status
-        .configurations
-        .iter()
-        .filter(|view| view.name == name && namespace.is_none_or(|wanted| view.namespace == wanted))
+    let views = status.configurations.iter();
+    let fitting: Vec<&ConfigurationView> = views
+        .clone()
+        .filter(|view| is_called(name, &view.namespace, &view.name))
         .collect();
-    let names = |views: &[&ConfigurationView]| {
-        let names: Vec<String> = views
-            .iter()
-            .map(|view| tables::qualified(&view.namespace, &view.name))
-            .collect();
-        names.join(", ")
-    };
+    let name = name.split_once('/').map_or(name, |(_, name)| name);
     match fitting.as_slice() {
         [one] => Ok(one),
         [] if status.configurations.is_empty() => {
             bail!("no Configuration {name}: the agent has none")
         }
         [] => {
-            let all: Vec<&ConfigurationView> = status.configurations.iter().collect();
-            bail!("no Configuration {name}: the agent has {}", names(&all))
+            let names = views.map(|view| tables::qualified(&view.namespace, &view.name));
+            let names: Vec<String> = names.collect();
+            bail!(
+                "no Configuration {name}: the agent has {}",
+                names.join(", ")
+            )
         }
         several => bail!(
             "several Configurations are called {name}: give one of {}",
