@@ -29,7 +29,7 @@ mod requests;
 mod tls;
 
 use fair_queue::FairQueue;
-use requests::{BodyError, RequestGuard, Requests};
+use requests::{ENDED, RequestGuard, Requests};
 
 /// Bounds of the server.
 pub const BOUNDS: Bounds = Bounds {
@@ -136,13 +136,12 @@ impl Shared {
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
         let read = timeout(READING, self.requests.read(caller, body, MOST_BYTES)).await;
-        let mut request = match read.unwrap_or(Err(BodyError::Ended)) {
-            Ok(request) => request,
-            Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_string()),
+        let (bytes, request) = match read.unwrap_or(Err(ENDED)) {
+            Ok(read) => read,
+            Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_owned()),
         };
         let result = {
             let _parses = self.parsing.acquire().await;
-            let bytes = request.take();
             spawn_blocking(move || Review::read(&bytes).map(make)).await
         };
         request.release();
