@@ -121,26 +121,20 @@ fn table(explained: &Explanation) -> String {
     for (name, why) in &explained.others {
         others.row([name.as_str().into(), why.as_str().into()]);
     }
-    let paint = Paint::stdout();
-    let mut lines = Vec::new();
-    for table in [nodes, others] {
-        if !table.is_empty() {
-            if !lines.is_empty() {
-                lines.push(String::new());
-            }
-            let width = terminal::size().width;
-            let table = if terminal::is_terminal() {
-                table.fitted(width, &[])
-            } else {
-                table
-            };
-            lines.extend(table.lines(paint));
-        }
+    let tables = [nodes, others].into_iter();
+    let blocks = tables.filter(|table| !table.is_empty()).map(|table| {
+        let table = if terminal::is_terminal() {
+            table.fitted(terminal::size().width, &[])
+        } else {
+            table
+        };
+        table.lines(Paint::stdout()).join("\n") + "\n"
+    });
+    let blocks: Vec<String> = blocks.collect();
+    if blocks.is_empty() {
+        return "the cluster has no devices\n".to_owned();
     }
-    if lines.is_empty() {
-        lines.push("the cluster has no devices".to_owned());
-    }
-    lines.join("\n") + "\n"
+    blocks.join("\n")
 }
 
 #[cfg(test)]
