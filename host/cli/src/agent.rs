@@ -37,7 +37,6 @@ const KEPT: Duration = Duration::from_mins(1);
 /// Maximum number of threads in the blocking pool: tokio rotates idle threads, so after a burst none would ever time out.
 const FILES: usize = 16;
 
-/// Runs `leafhost agent`.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     let _log = log::start(settings.args.log.log_format, &settings.args.log.log_level)?;

@@ -9,13 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Default of `--listen`.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
 
-/// Contents of `agent.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentFile {
     /// Address of `/status`, reachable from this machine.
     pub address: SocketAddr,
-    /// Process id of the agent.
     pub pid: u32,
 }
 
@@ -62,7 +60,6 @@ impl AgentFile {
         })
     }
 
-    /// Reads `agent.json`.
     pub fn read(state_dir: &Path) -> std::io::Result<Self> {
         let text = std::fs::read_to_string(Self::path(state_dir))?;
         Ok(serde_json::from_str(&text)?)

@@ -19,7 +19,6 @@ mod handlers;
 
 use handlers::{Handlers, remarks, validate};
 
-/// Runs `leafhost check`.
 pub fn run(args: &CheckArgs) -> Result<()> {
     let findings = block_on(check(args))?;
     let paint = Paint::stdout();

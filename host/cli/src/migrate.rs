@@ -27,7 +27,6 @@ Akri continues. Its agents create the Instances of their nodes again:
 The definitions are still those of Leafhost, which have all fields of Akri's.
 ";
 
-/// Runs `leafhost migrate`.
 pub fn run(command: MigrateCommand) -> Result<()> {
     block_on(async {
         match command {

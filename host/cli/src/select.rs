@@ -20,7 +20,6 @@ use crate::terminal::{self, Output, Paint, Tone};
 /// Maximum number of bytes read from a file.
 const LARGEST: u64 = 4 << 20;
 
-/// Runs `leafhost select`.
 pub fn run(args: &SelectArgs) -> Result<()> {
     let pods = read(&args.file)?;
     let found = block_on(async {

@@ -313,7 +313,6 @@ pub struct FakeHandler {
     pub panics: Mutex<usize>,
 }
 
-/// Session that was opened.
 #[derive(Debug)]
 pub struct Opened {
     pub spec: SessionSpec,
@@ -445,7 +444,6 @@ impl Session for FakeSession {
     }
 }
 
-/// In-memory ledger.
 #[derive(Debug, Default)]
 pub struct Ledger {
     names: Mutex<BTreeSet<String>>,

@@ -21,7 +21,6 @@ type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
 /// Delay of each answer about an Instance in `hanging`.
 pub const HANGS: Duration = Duration::from_secs(4);
 
-/// Fake store of Instances.
 #[derive(Debug)]
 pub struct Store {
     set: watch::Sender<Arc<InstanceSet>>,
@@ -116,12 +115,10 @@ impl Store {
         self.state.lock().unwrap()
     }
 
-    /// Returns the published set.
     pub fn set(&self) -> Arc<InstanceSet> {
         Arc::clone(&self.set.borrow())
     }
 
-    /// Returns the objects of the server.
     pub fn server(&self) -> Instances {
         self.state().server.clone()
     }

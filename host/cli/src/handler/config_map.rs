@@ -23,7 +23,6 @@ use crate::terminal;
 /// Maximum number of bytes of all values of a ConfigMap together, before base64.
 const MOST: usize = 1 << 20;
 
-/// Runs `leafhost handler configmap`.
 pub fn run(args: &ConfigMapArgs) -> Result<()> {
     let mut files = Vec::new();
     for path in &args.files {

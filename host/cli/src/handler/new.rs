@@ -23,7 +23,6 @@ const TAKEN: &str = "abstract alloc as async await become box break const contin
 /// Names that the template imports, defines or takes from the prelude; the handler's type must not have one of them.
 const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
-/// Runs `leafhost handler new`.
 pub fn run(args: &NewArgs) -> Result<()> {
     check_name(&args.name)?;
     let dir = args

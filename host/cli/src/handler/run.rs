@@ -18,7 +18,6 @@ mod page;
 
 use document::Document;
 
-/// Runs `leafhost handler run`.
 pub fn run(args: &RunArgs) -> Result<()> {
     guest_log::start(&args.log_level)?;
     let node = folders::node_name(args.node_name.as_deref())?;
@@ -92,7 +91,6 @@ fn note(tone: Tone, label: &str, text: &str) {
     );
 }
 
-/// Output options.
 struct Show<'a> {
     args: &'a RunArgs,
     limits: Limits,

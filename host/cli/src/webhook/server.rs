@@ -31,7 +31,6 @@ mod tls;
 use fair_queue::FairQueue;
 use requests::{ENDED, RequestGuard, Requests};
 
-/// Bounds of the server.
 pub const BOUNDS: Bounds = Bounds {
     connections: 256,
     head: Duration::from_secs(5),
@@ -156,7 +155,6 @@ impl Shared {
     }
 }
 
-/// Review of a Configuration.
 struct ConfigurationReview {
     review: Review,
     /// Name of the Configuration, if it is new.

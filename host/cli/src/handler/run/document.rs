@@ -11,17 +11,13 @@ use leafhost_core::ports::Handler;
 use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
 
-/// Document of one report.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
-    /// Name of the handler.
     pub handler: String,
-    /// Version of the handler.
     pub version: String,
     /// SHA-256 of the handler's bytes.
     pub digest: String,
-    /// Node name given to the handler.
     pub node: String,
     /// Configuration given to the handler, as `namespace/name`.
     pub configuration: String,
@@ -30,14 +26,11 @@ pub struct Document {
     /// Error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Problems of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// Extent of the answer: `complete`, `partial` or `unchanged`; absent without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extent: Option<&'static str>,
-    /// Devices that were found.
     pub devices: Vec<Found>,
-    /// Ids of departed devices.
     pub departed: Vec<String>,
     /// Devices of the answer that were rejected.
     pub left_out: Vec<LeftOut>,
@@ -56,20 +49,15 @@ pub struct Document {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Device as reported.
     #[serde(flatten)]
     pub device: Device,
-    /// Name of its Instance.
     pub instance: String,
-    /// CDI name of the device.
     pub cdi_name: String,
 }
 
-/// Cost of a call.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
-    /// Events that caused the call.
     pub events: Vec<&'static str>,
     /// Wall clock time in milliseconds.
     pub wall_ms: f64,

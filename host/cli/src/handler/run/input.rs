@@ -13,11 +13,9 @@ use leafhost_files::properties::{Values, without_newline};
 
 use crate::args::{PropertyArg, PropertyValue, RunArgs};
 
-/// Input of the handler.
 #[derive(Debug)]
 pub struct Input {
     pub configuration: ConfigurationKey,
-    /// Details of the Configuration.
     pub details: String,
     /// Properties, sorted by name.
     pub properties: Vec<Property>,

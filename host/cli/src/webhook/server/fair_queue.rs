@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 /// Client that work is done for: the peer of a request, and the namespace in it. Any peer may write any namespace.
 pub type Client = (Option<IpAddr>, String);
 
-/// Queue of tasks by client.
 #[derive(Debug)]
 pub struct FairQueue {
     most: usize,

@@ -7,7 +7,6 @@ use axum::body::Body;
 use futures::StreamExt as _;
 use leafhost_endpoint::Connection;
 
-/// Requests of a server.
 #[derive(Debug)]
 pub struct Requests {
     most_bytes: usize,
