@@ -251,7 +251,7 @@ pub struct FakeLoader {
     pub loads: Mutex<Vec<String>>,
     pub handlers: Mutex<BTreeMap<String, Arc<FakeHandler>>>,
     pub running: Mutex<(usize, usize)>,
-    pub busy: Mutex<u32>,
+    pub busy: Mutex<usize>,
 }
 
 #[async_trait]
@@ -285,12 +285,8 @@ impl Loader for FakeLoader {
             return Err(error("is not a component", false));
         }
         assert_ne!(text, "panic", "as asked");
-        {
-            let mut busy = self.busy.lock().unwrap();
-            if *busy > 0 {
-                *busy -= 1;
-                return Err(error("the compiler cannot be started", true));
-            }
+        if takes(&self.busy) {
+            return Err(error("the compiler cannot be started", true));
         }
         let handler = FakeHandler::new(&text);
         let mut handlers = self.handlers.lock().unwrap();
@@ -421,9 +417,7 @@ impl Handler for FakeHandler {
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
         let (say, reports) = mpsc::unbounded_channel();
         self.opened.lock().unwrap().push(Opened { spec, say });
-        let mut panics = self.panics.lock().unwrap();
-        let shaky = *panics > 0;
-        *panics = panics.saturating_sub(1);
+        let shaky = takes(&self.panics);
         Box::new(FakeSession { reports, shaky })
     }
 }
@@ -469,6 +463,14 @@ impl ResourceLedger for Ledger {
         *self.kubelet.lock().unwrap() = Some(kubelet);
         Ok(())
     }
+}
+
+/// Takes one of the errors that are due; returns false if there is none.
+fn takes(due: &Mutex<usize>) -> bool {
+    let mut due = due.lock().unwrap();
+    let is_due = *due > 0;
+    *due = due.saturating_sub(1);
+    is_due
 }
 
 /// Waits until the published value satisfies `wish`. Panics after a minute of paused time.
