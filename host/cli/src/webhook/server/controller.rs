@@ -70,16 +70,12 @@ async fn validate(
         let _permit = reviewer.fair_queue.acquire(client).await;
         object.look(&reviewer.origins).await
     };
-    let problem = match timeout(LOOKING, looked).await {
-        Ok(Ok(problem)) => problem,
-        Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
-        Err(_) => {
-            let why = "the API server did not answer in time";
-            return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
-        }
-    };
-    let problems: Vec<_> = problem.into_iter().collect();
-    Json(review.answer(&problems, Vec::new())).into_response()
+    let looked = timeout(LOOKING, looked).await;
+    let too_late = || "the API server did not answer in time".to_owned();
+    match looked.unwrap_or_else(|_| Err(too_late())) {
+        Ok(problem) => Json(review.answer(problem.as_slice(), Vec::new())).into_response(),
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+    }
 }
 
 impl Object {
