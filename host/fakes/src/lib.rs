@@ -174,12 +174,17 @@ impl HandlerSource for Files {
         let there = self.there.lock().unwrap();
         let mut files = there.iter();
         let found = files.find(|file| file.name == name && version(file) == *wanted);
-        found.cloned().ok_or_else(|| LoadError {
-            source_name: name.to_owned(),
-            message: "is missing".to_owned(),
-            missing_grants: Vec::new(),
-            transient: true,
-        })
+        let error = || load_error(name, "is missing", true);
+        found.cloned().ok_or_else(error)
+    }
+}
+
+fn load_error(source_name: &str, message: &str, transient: bool) -> LoadError {
+    LoadError {
+        source_name: source_name.to_owned(),
+        message: message.to_owned(),
+        missing_grants: Vec::new(),
+        transient,
     }
 }
 
@@ -275,12 +280,7 @@ impl Loader for FakeLoader {
         };
         tokio::time::sleep(takes).await;
         self.running.lock().unwrap().0 -= 1;
-        let error = |message: &str, transient| LoadError {
-            source_name: file.name.clone(),
-            message: message.to_owned(),
-            missing_grants: Vec::new(),
-            transient,
-        };
+        let error = |message: &str, transient| load_error(&file.name, message, transient);
         if text == "broken" {
             return Err(error("is not a component", false));
         }
