@@ -40,7 +40,10 @@ const FILES: usize = 16;
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     let _log = log::start(settings.args.log.log_format, &settings.args.log.log_level)?;
-    open_more_files();
+    // Each resource takes a socket and a connection, in sum more than a shell's usual limit.
+    if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
+        tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
         .max_blocking_threads(FILES)
@@ -51,13 +54,6 @@ pub fn run(args: AgentArgs) -> Result<()> {
     // Tasks that still run after the drain, or after a second signal, are abandoned.
     runtime.shutdown_background();
     result
-}
-
-/// Raises the limit of open files. Each resource takes a socket and a connection, in sum more than a shell's usual limit.
-fn open_more_files() {
-    if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
-        tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
-    }
 }
 
 async fn serve(settings: Settings) -> Result<()> {
