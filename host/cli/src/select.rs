@@ -48,9 +48,8 @@ fn read(file: &Path) -> Result<Vec<Pod>> {
     if file == Path::new("-") {
         std::io::stdin().take(LARGEST).read_to_string(&mut text)?;
     } else {
-        let opened = std::fs::File::open(file);
-        let opened = opened.with_context(|| format!("cannot read {shown}"))?;
-        let read = opened.take(LARGEST).read_to_string(&mut text);
+        let read =
+            std::fs::File::open(file).and_then(|file| file.take(LARGEST).read_to_string(&mut text));
         read.with_context(|| format!("cannot read {shown}"))?;
     }
     let mut pods = Vec::new();
