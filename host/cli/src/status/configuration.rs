@@ -157,19 +157,15 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) {
         let failures = session.failures.to_string();
         out.toned("Failed in a row", Tone::Bad, &failures);
     }
-    let next = session
-        .next_ms
-        .map(|next| length(f64::from(u32::try_from(next).unwrap_or(u32::MAX))));
-    out.field(
-        "Next call",
-        &next.map_or_else(
-            || match session.result.as_str() {
-                "invalid-details" => "when the Configuration changes".to_owned(),
-                _ => "only on an event or a change".to_owned(),
-            },
-            |next| format!("at most {next} after the last"),
-        ),
-    );
+    let next = match session.next_ms.map(u32::try_from) {
+        Some(next) => {
+            let next = length(f64::from(next.unwrap_or(u32::MAX)));
+            format!("at most {next} after the last")
+        }
+        None if session.result == "invalid-details" => "when the Configuration changes".to_owned(),
+        None => "only on an event or a change".to_owned(),
+    };
+    out.field("Next call", &next);
     out.field("Devices", &session.devices.to_string());
     out.list("Denied", Tone::Warning, &session.denied);
     out.list("Wakes refused", Tone::Warning, &session.wakes_refused);
