@@ -133,10 +133,8 @@ fn shown(plan: &Plan, paint: Paint) -> String {
 fn confirmed() -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Usage(
-            "there is no terminal for the confirmation; use --yes to skip it".to_owned(),
-        )
-        .into());
+        let why = "there is no terminal for the confirmation; use --yes to skip it";
+        bail!(Usage(why.to_owned()));
     }
     eprint!("Continue? [y/N] ");
     std::io::stderr().flush().context("cannot ask")?;

@@ -61,16 +61,14 @@ fn check_name(name: &str) -> Result<()> {
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     if !fine {
-        return Err(Usage(format!(
+        bail!(Usage(format!(
             "the name {name:?} must be 1 to 63 lower-case letters, digits and single '-', beginning with a letter"
-        ))
-        .into());
+        )));
     }
     if TAKEN.split_whitespace().any(|taken| taken == name) {
-        return Err(Usage(format!(
+        bail!(Usage(format!(
             "a crate cannot be called {name:?}: choose another name"
-        ))
-        .into());
+        )));
     }
     Ok(())
 }
