@@ -55,7 +55,7 @@ fn handler_tone(status: &str) -> Tone {
 
 /// Returns true if the handler is neither Active, Waiting nor Loading, or has an error, a warning or a missing grant.
 pub fn has_note(handler: &HandlerView) -> bool {
-    !matches!(handler.status.as_str(), "Active" | "Waiting" | "Loading")
+    handler_tone(&handler.status) == Tone::Bad
         || !handler.missing_grants.is_empty()
         || handler.last_error.is_some()
         || !handler.warnings.is_empty()
@@ -66,21 +66,21 @@ fn handler_note(handler: &HandlerView) -> Cell {
         let grants = handler.missing_grants.join(", ");
         return Cell::new(Tone::Bad, format!("needs the grant {grants}"));
     }
-    match (&handler.last_error, handler.warnings.as_slice()) {
-        (Some(error), _) => Cell::new(Tone::Bad, abridge(&message_first(error), MAX_NOTE)),
-        (None, warnings) => first_of(Tone::Warning, warnings),
+    match handler.last_error.as_slice() {
+        [] => first_of(Tone::Warning, &handler.warnings),
+        error => first_of(Tone::Bad, error),
     }
 }
 
 /// Shows the first of the texts and how many more there are.
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
-    match texts {
-        [] => "".into(),
-        [only] => Cell::new(tone, abridge(&message_first(only), MAX_NOTE)),
-        [first, rest @ ..] => {
-            let first = abridge(&message_first(first), MAX_NOTE);
-            Cell::new(tone, format!("{first} (and {} more)", rest.len()))
-        }
+    let Some((first, rest)) = texts.split_first() else {
+        return "".into();
+    };
+    let first = abridge(&message_first(first), MAX_NOTE);
+    match rest.len() {
+        0 => Cell::new(tone, first),
+        more => Cell::new(tone, format!("{first} (and {more} more)")),
     }
 }
 
