@@ -37,11 +37,13 @@ const KEPT: Duration = Duration::from_mins(1);
 /// Maximum number of threads in the blocking pool: tokio rotates idle threads, so after a burst none would ever time out.
 const FILES: usize = 16;
 
-/// Runs `leafhost agent`.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     let _log = log::start(settings.args.log.log_format, &settings.args.log.log_level)?;
-    open_more_files();
+    // Each resource takes a socket and a connection, in sum more than a shell's usual limit.
+    if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
+        tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_keep_alive(KEPT)
         .max_blocking_threads(FILES)
@@ -52,13 +54,6 @@ pub fn run(args: AgentArgs) -> Result<()> {
     // Tasks that still run after the drain, or after a second signal, are abandoned.
     runtime.shutdown_background();
     result
-}
-
-/// Raises the limit of open files. Each resource takes a socket and a connection, in sum more than a shell's usual limit.
-fn open_more_files() {
-    if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
-        tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
-    }
 }
 
 async fn serve(settings: Settings) -> Result<()> {

@@ -9,13 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Default of `--listen`.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
 
-/// Contents of `agent.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentFile {
     /// Address of `/status`, reachable from this machine.
     pub address: SocketAddr,
-    /// Process id of the agent.
     pub pid: u32,
 }
 
@@ -57,12 +55,11 @@ impl AgentFile {
                 )
             })?;
         Ok(Published {
-            path,
+            state_dir: state_dir.to_owned(),
             file: self.clone(),
         })
     }
 
-    /// Reads `agent.json`.
     pub fn read(state_dir: &Path) -> std::io::Result<Self> {
         let text = std::fs::read_to_string(Self::path(state_dir))?;
         Ok(serde_json::from_str(&text)?)
@@ -72,19 +69,16 @@ impl AgentFile {
 /// Guard that removes the file when the agent ends, unless another agent has written its own since.
 #[derive(Debug)]
 pub struct Published {
-    path: PathBuf,
+    state_dir: PathBuf,
     file: AgentFile,
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        let ours = self
-            .path
-            .parent()
-            .and_then(|dir| AgentFile::read(dir).ok())
-            .is_some_and(|file| file == self.file);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove agent.json");
+        let path = AgentFile::path(&self.state_dir);
+        let is_ours = AgentFile::read(&self.state_dir).is_ok_and(|file| file == self.file);
+        if is_ours && let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(%error, path = %path.display(), "cannot remove agent.json");
         }
     }
 }

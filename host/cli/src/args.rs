@@ -51,7 +51,7 @@ pub struct Cli {
 
 /// Returns the definition of the command line.
 pub fn definition() -> clap::Command {
-    variables::named(Cli::command())
+    variables::with_variables(Cli::command(), variables::PREFIX)
 }
 
 /// Parses a command line; the environment has flags that are not in it.

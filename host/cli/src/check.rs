@@ -19,22 +19,19 @@ mod handlers;
 
 use handlers::{Handlers, remarks, validate};
 
-/// Runs `leafhost check`.
 pub fn run(args: &CheckArgs) -> Result<()> {
     let findings = block_on(check(args))?;
     let paint = Paint::stdout();
     let mut text = String::new();
-    for problem in &findings.problems {
-        text.push_str(&paint.apply(Tone::Bad, problem));
-        text.push('\n');
-    }
-    for note in &findings.notes {
-        text.push_str(&paint.apply(Tone::Warning, &format!("note: {note}")));
-        text.push('\n');
-    }
-    for skipped in &findings.skipped {
-        text.push_str(&paint.apply(Tone::Faint, &format!("skipped: {skipped}")));
-        text.push('\n');
+    for (tone, label, found) in [
+        (Tone::Bad, "", &findings.problems),
+        (Tone::Warning, "note: ", &findings.notes),
+        (Tone::Faint, "skipped: ", &findings.skipped),
+    ] {
+        for line in found {
+            text.push_str(&paint.apply(tone, &format!("{label}{line}")));
+            text.push('\n');
+        }
     }
     let found = match findings.problems.len() {
         0 => "no problem".to_owned(),

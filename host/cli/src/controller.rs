@@ -23,7 +23,6 @@ use crate::listen::bind_if;
 use crate::log;
 use crate::signals::Signals;
 
-/// Runs `leafhost controller`.
 pub fn run(args: &ControllerArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -32,7 +32,6 @@ pub struct User {
 const NO_HOME: &str = "HOME is not set";
 
 impl User {
-    /// Returns the user of this process.
     pub fn current() -> Self {
         // The XDG specification requires relative paths to be ignored.
         Self::new(nix::unistd::geteuid().is_root(), |name| {

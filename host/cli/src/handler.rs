@@ -13,7 +13,6 @@ mod new;
 mod run;
 mod serve;
 
-/// Runs a subcommand of `leafhost handler`.
 pub fn run(command: HandlerCommand) -> Result<()> {
     match command {
         HandlerCommand::New(args) => new::run(&args),

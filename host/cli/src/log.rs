@@ -26,7 +26,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LOST: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Returns the number of lines dropped so far.
 pub fn lost_lines() -> u64 {
     let lost = LOST.get().map_or(0, ErrorCounter::dropped_lines);
     u64::try_from(lost).unwrap_or(u64::MAX)

@@ -27,7 +27,6 @@ Akri continues. Its agents create the Instances of their nodes again:
 The definitions are still those of Leafhost, which have all fields of Akri's.
 ";
 
-/// Runs `leafhost migrate`.
 pub fn run(command: MigrateCommand) -> Result<()> {
     block_on(async {
         match command {
@@ -134,10 +133,8 @@ fn shown(plan: &Plan, paint: Paint) -> String {
 fn confirmed() -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Usage(
-            "there is no terminal for the confirmation; use --yes to skip it".to_owned(),
-        )
-        .into());
+        let why = "there is no terminal for the confirmation; use --yes to skip it";
+        bail!(Usage(why.to_owned()));
     }
     eprint!("Continue? [y/N] ");
     std::io::stderr().flush().context("cannot ask")?;

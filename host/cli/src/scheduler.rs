@@ -23,7 +23,6 @@ use crate::terminal;
 /// Maximum number of connections; a scheduler binds many pods at the same time.
 const CONNECTIONS: usize = 1_000;
 
-/// Runs `leafhost scheduler`.
 pub fn run(args: SchedulerArgs) -> Result<()> {
     if let Some(SchedulerCommand::Config(args)) = args.command {
         return config(args);

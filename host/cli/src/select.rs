@@ -20,7 +20,6 @@ use crate::terminal::{self, Output, Paint, Tone};
 /// Maximum number of bytes read from a file.
 const LARGEST: u64 = 4 << 20;
 
-/// Runs `leafhost select`.
 pub fn run(args: &SelectArgs) -> Result<()> {
     let pods = read(&args.file)?;
     let found = block_on(async {
@@ -49,9 +48,8 @@ fn read(file: &Path) -> Result<Vec<Pod>> {
     if file == Path::new("-") {
         std::io::stdin().take(LARGEST).read_to_string(&mut text)?;
     } else {
-        let opened = std::fs::File::open(file);
-        let opened = opened.with_context(|| format!("cannot read {shown}"))?;
-        let read = opened.take(LARGEST).read_to_string(&mut text);
+        let read =
+            std::fs::File::open(file).and_then(|file| file.take(LARGEST).read_to_string(&mut text));
         read.with_context(|| format!("cannot read {shown}"))?;
     }
     let mut pods = Vec::new();
@@ -121,26 +119,20 @@ fn table(explained: &Explanation) -> String {
     for (name, why) in &explained.others {
         others.row([name.as_str().into(), why.as_str().into()]);
     }
-    let paint = Paint::stdout();
-    let mut lines = Vec::new();
-    for table in [nodes, others] {
-        if !table.is_empty() {
-            if !lines.is_empty() {
-                lines.push(String::new());
-            }
-            let width = terminal::size().width;
-            let table = if terminal::is_terminal() {
-                table.fitted(width, &[])
-            } else {
-                table
-            };
-            lines.extend(table.lines(paint));
-        }
+    let tables = [nodes, others].into_iter();
+    let blocks = tables.filter(|table| !table.is_empty()).map(|table| {
+        let table = if terminal::is_terminal() {
+            table.fitted(terminal::size().width, &[])
+        } else {
+            table
+        };
+        table.lines(Paint::stdout()).join("\n") + "\n"
+    });
+    let blocks: Vec<String> = blocks.collect();
+    if blocks.is_empty() {
+        return "the cluster has no devices\n".to_owned();
     }
-    if lines.is_empty() {
-        lines.push("the cluster has no devices".to_owned());
-    }
-    lines.join("\n") + "\n"
+    blocks.join("\n")
 }
 
 #[cfg(test)]

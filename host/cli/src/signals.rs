@@ -3,7 +3,6 @@
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Streams of SIGINT and SIGTERM.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,

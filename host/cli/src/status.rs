@@ -33,7 +33,6 @@ struct Request {
     paint: Paint,
 }
 
-/// Runs `leafhost status`.
 pub fn run(args: StatusArgs) -> Result<()> {
     let misplaced = match args.view {
         Some(View::Configuration) => args.unhealthy.then_some("--unhealthy needs `instances`"),

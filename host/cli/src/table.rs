@@ -56,14 +56,12 @@ const LEAST: usize = 10;
 const PADDING: usize = 2;
 
 impl Table {
-    /// Creates an empty table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         let headings = headings.iter();
         let headings = headings.map(|text| Cell::new(Tone::Heading, *text));
         Self(vec![headings.collect()])
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.0.push(cells.into_iter().collect());
     }
@@ -108,7 +106,6 @@ impl Table {
         self
     }
 
-    /// Returns the width of the lines.
     pub fn width(&self) -> usize {
         self.width_with(usize::MAX)
     }
@@ -120,7 +117,6 @@ impl Table {
         widths.iter().map(|width| width + PADDING).sum::<usize>() + width
     }
 
-    /// Returns the width of each column.
     fn widths(&self) -> Vec<usize> {
         let mut widths = Vec::new();
         for row in &self.0 {

@@ -24,14 +24,11 @@ pub enum Output {
 /// Meaning of a text, which selects its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// Text without emphasis.
     Plain,
     Heading,
-    /// Good state.
     Good,
     /// State that deserves attention.
     Warning,
-    /// Bad state.
     Bad,
     /// Text less important than the rest.
     Faint,
@@ -42,10 +39,8 @@ pub enum Tone {
 pub struct Paint(bool);
 
 impl Paint {
-    /// Output without colours.
     #[cfg(test)]
     pub const PLAIN: Self = Self(false);
-    /// Output with colours.
     #[cfg(test)]
     pub const COLOURED: Self = Self(true);
 
@@ -59,7 +54,6 @@ impl Paint {
         Self(std::io::stderr().is_terminal() && wanted())
     }
 
-    /// Returns true if texts are coloured.
     pub fn is_on(self) -> bool {
         self.0
     }
@@ -88,7 +82,6 @@ fn wanted() -> bool {
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Returns true if stdout is a terminal.
 pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }

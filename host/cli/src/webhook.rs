@@ -25,7 +25,6 @@ mod server;
 /// Time limit for the tasks to end when the webhook stops.
 const LAST: Duration = Duration::from_secs(6);
 
-/// Runs `leafhost webhook`.
 pub fn run(args: WebhookArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     block_on(serve(args))

@@ -174,12 +174,17 @@ impl HandlerSource for Files {
         let there = self.there.lock().unwrap();
         let mut files = there.iter();
         let found = files.find(|file| file.name == name && version(file) == *wanted);
-        found.cloned().ok_or_else(|| LoadError {
-            source_name: name.to_owned(),
-            message: "is missing".to_owned(),
-            missing_grants: Vec::new(),
-            transient: true,
-        })
+        let error = || load_error(name, "is missing", true);
+        found.cloned().ok_or_else(error)
+    }
+}
+
+fn load_error(source_name: &str, message: &str, transient: bool) -> LoadError {
+    LoadError {
+        source_name: source_name.to_owned(),
+        message: message.to_owned(),
+        missing_grants: Vec::new(),
+        transient,
     }
 }
 
@@ -251,7 +256,7 @@ pub struct FakeLoader {
     pub loads: Mutex<Vec<String>>,
     pub handlers: Mutex<BTreeMap<String, Arc<FakeHandler>>>,
     pub running: Mutex<(usize, usize)>,
-    pub busy: Mutex<u32>,
+    pub busy: Mutex<usize>,
 }
 
 #[async_trait]
@@ -275,22 +280,13 @@ impl Loader for FakeLoader {
         };
         tokio::time::sleep(takes).await;
         self.running.lock().unwrap().0 -= 1;
-        let error = |message: &str, transient| LoadError {
-            source_name: file.name.clone(),
-            message: message.to_owned(),
-            missing_grants: Vec::new(),
-            transient,
-        };
+        let error = |message: &str, transient| load_error(&file.name, message, transient);
         if text == "broken" {
             return Err(error("is not a component", false));
         }
         assert_ne!(text, "panic", "as asked");
-        {
-            let mut busy = self.busy.lock().unwrap();
-            if *busy > 0 {
-                *busy -= 1;
-                return Err(error("the compiler cannot be started", true));
-            }
+        if takes(&self.busy) {
+            return Err(error("the compiler cannot be started", true));
         }
         let handler = FakeHandler::new(&text);
         let mut handlers = self.handlers.lock().unwrap();
@@ -313,7 +309,6 @@ pub struct FakeHandler {
     pub panics: Mutex<usize>,
 }
 
-/// Session that was opened.
 #[derive(Debug)]
 pub struct Opened {
     pub spec: SessionSpec,
@@ -422,9 +417,7 @@ impl Handler for FakeHandler {
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
         let (say, reports) = mpsc::unbounded_channel();
         self.opened.lock().unwrap().push(Opened { spec, say });
-        let mut panics = self.panics.lock().unwrap();
-        let shaky = *panics > 0;
-        *panics = panics.saturating_sub(1);
+        let shaky = takes(&self.panics);
         Box::new(FakeSession { reports, shaky })
     }
 }
@@ -445,7 +438,6 @@ impl Session for FakeSession {
     }
 }
 
-/// In-memory ledger.
 #[derive(Debug, Default)]
 pub struct Ledger {
     names: Mutex<BTreeSet<String>>,
@@ -471,6 +463,14 @@ impl ResourceLedger for Ledger {
         *self.kubelet.lock().unwrap() = Some(kubelet);
         Ok(())
     }
+}
+
+/// Takes one of the errors that are due; returns false if there is none.
+fn takes(due: &Mutex<usize>) -> bool {
+    let mut due = due.lock().unwrap();
+    let is_due = *due > 0;
+    *due = due.saturating_sub(1);
+    is_due
 }
 
 /// Waits until the published value satisfies `wish`. Panics after a minute of paused time.

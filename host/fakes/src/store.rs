@@ -16,12 +16,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::watch;
 
+use crate::takes;
+
 type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
 
 /// Delay of each answer about an Instance in `hanging`.
 pub const HANGS: Duration = Duration::from_secs(4);
 
-/// Fake store of Instances.
 #[derive(Debug)]
 pub struct Store {
     set: watch::Sender<Arc<InstanceSet>>,
@@ -116,12 +117,10 @@ impl Store {
         self.state.lock().unwrap()
     }
 
-    /// Returns the published set.
     pub fn set(&self) -> Arc<InstanceSet> {
         Arc::clone(&self.set.borrow())
     }
 
-    /// Returns the objects of the server.
     pub fn server(&self) -> Instances {
         self.state().server.clone()
     }
@@ -201,12 +200,6 @@ impl Store {
     /// Returns the error that is due before the change is made, if any.
     fn refusal(&self, change: &Change) -> Option<StoreError> {
         let key = change.key();
-        let takes = |count: &Mutex<usize>| {
-            let mut count = count.lock().unwrap();
-            let is_due = *count > 0;
-            *count = count.saturating_sub(1);
-            is_due
-        };
         if self.denied.lock().unwrap().contains(&key.name) {
             let message = "a policy forbids it; correct the policy".to_owned();
             return Some(StoreError::Denied { key, message });
@@ -310,9 +303,7 @@ impl Store {
             tokio::time::sleep(wait).await;
         }
         let written = self.apply_one(change)?;
-        let mut unknown = self.unknown.lock().unwrap();
-        if *unknown > 0 {
-            *unknown -= 1;
+        if takes(&self.unknown) {
             return Err(lost(key));
         }
         Ok(written)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,27 +24,11 @@ pub fn render(registry: &Registry) -> String {
 }
 
 /// Label set of names and values.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Labels(Vec<(&'static str, String)>);
-
-impl EncodeLabelSet for Labels {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        for (name, value) in &self.0 {
-            use prometheus_client::encoding::EncodeLabel as _;
-            (*name, value.as_str()).encode(encoder.encode_label())?;
-        }
-        Ok(())
-    }
-}
+pub type Labels = Vec<(&'static str, String)>;
 
 /// Creates a label set from names and values.
 pub fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
-    Labels(
-        pairs
-            .into_iter()
-            .map(|(name, value)| (name, value.to_owned()))
-            .collect(),
-    )
+    pairs.map(|(name, value)| (name, value.to_owned())).into()
 }
 
 /// Counter whose name is written without the suffix `_total`, as Akri's are.

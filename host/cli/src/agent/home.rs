@@ -23,7 +23,6 @@ use crate::handler_sources::HandlerSources;
 
 /// Ports of a home. It holds the lock of the state folder, so it must outlive the agent.
 pub struct Home {
-    /// Name of the node.
     pub node: String,
     /// Mode: `standalone` or `cluster`.
     pub mode: &'static str,

@@ -9,10 +9,8 @@ use leafhost_udev::{Group, Monitor};
 use super::settings::Settings;
 use crate::folders::SYSTEM_CDI;
 
-/// Prerequisites found on the machine.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
-    /// True if the agent runs as root.
     pub is_root: bool,
     /// Folder to which CDI specs are written.
     pub cdi_dir: Option<PathBuf>,
@@ -20,14 +18,12 @@ pub struct Machine {
     pub events: Option<Result<Group, String>>,
     /// Error if the network cannot be observed.
     pub no_network: Option<String>,
-    /// Path of podman.
     pub podman: Option<PathBuf>,
     /// True if devices are offered to a kubelet of this machine.
     pub has_kubelet: bool,
 }
 
 impl Machine {
-    /// Checks the machine.
     pub fn look(
         settings: &Settings,
         events: &Result<Monitor, String>,

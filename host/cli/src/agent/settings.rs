@@ -27,9 +27,7 @@ pub struct Settings {
     pub handlers_dirs: Vec<PathBuf>,
     /// Group whose members may use the socket.
     pub socket_group: Option<Group>,
-    /// True if the agent runs as root.
     pub is_root: bool,
-    /// Flags of the command line.
     pub args: AgentArgs,
 }
 

@@ -8,7 +8,6 @@ use leafhost_core::names::is_env_name;
 /// Discovery property as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PropertyArg {
-    /// Name of the property.
     pub name: String,
     /// Value, or the file that contains it.
     pub value: PropertyValue,
@@ -17,7 +16,6 @@ pub struct PropertyArg {
 /// Value of a property, or the file that contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PropertyValue {
-    /// Text after `=`.
     Text(String),
     /// Path of a file with the bytes.
     File(PathBuf),

@@ -4,7 +4,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command};
 
 /// Begins every variable.
-const PREFIX: &str = "LEAFHOST";
+pub const PREFIX: &str = "LEAFHOST";
 /// Lists the programs that run until they are stopped; the variables of their flags name no command.
 const PROGRAMS: [&str; 5] = [
     "LEAFHOST_AGENT",
@@ -25,15 +25,10 @@ const SHARED: [&str; 8] = [
     "state-dir",
 ];
 
-/// Gives each flag of the command and of its subcommands an environment variable.
-pub fn named(command: Command) -> Command {
-    with_variables(command, PREFIX)
-}
-
 /// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. A flag that belongs to one call has a
 /// variable with the name of its command, such as `LEAFHOST_STATUS_WATCH`, so that the environment of a program does not
 /// change other commands. The variable of a switch may be `yes`, `off` and the like.
-fn with_variables(command: Command, path: &str) -> Command {
+pub fn with_variables(command: Command, path: &str) -> Command {
     let name = |text: &str| text.to_uppercase().replace('-', "_");
     let with_variable = |arg: Arg| {
         let arg = match arg.get_long() {

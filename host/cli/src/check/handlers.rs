@@ -17,7 +17,6 @@ use crate::handler::open;
 /// Field that handlers check.
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
-/// Handlers by name.
 #[derive(Debug, Default)]
 pub struct Handlers {
     by_name: BTreeMap<String, Arc<dyn Handler>>,
@@ -63,7 +62,6 @@ impl Handlers {
         Ok(handlers)
     }
 
-    /// Returns the number of handlers.
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
@@ -80,7 +78,6 @@ impl Handlers {
         text::nearest(name, self.by_name.keys().map(String::as_str))
     }
 
-    /// Returns the handler names as text.
     pub fn names(&self) -> String {
         if self.by_name.is_empty() {
             return "none that can be loaded".to_owned();

@@ -23,7 +23,6 @@ use crate::terminal;
 /// Maximum number of bytes of all values of a ConfigMap together, before base64.
 const MOST: usize = 1 << 20;
 
-/// Runs `leafhost handler configmap`.
 pub fn run(args: &ConfigMapArgs) -> Result<()> {
     let mut files = Vec::new();
     for path in &args.files {
@@ -59,15 +58,11 @@ fn check(path: &Path, file: &SourceFile) -> Result<()> {
 
 /// Returns the name of the only file as an object name; `handlers` for several.
 fn default_name(files: &[SourceFile]) -> String {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let [file] = files else {
         return "handlers".to_owned();
     };
-    let name: String = stem(&file.name)
-        .to_ascii_lowercase()
-        .chars()
-        .map(|c| if is_plain(c) { c } else { '-' })
-        .collect();
+    let name = stem(&file.name).to_ascii_lowercase();
+    let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let name = name.trim_matches('-');
     if name.is_empty() { "handlers" } else { name }.to_owned()
 }

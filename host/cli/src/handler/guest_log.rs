@@ -30,9 +30,7 @@ pub fn start(level: &str) -> Result<()> {
         .with_target(GUEST, level);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .event_format(Lines {
-            paint: Paint::stderr(),
-        });
+        .event_format(Lines(Paint::stderr()));
     let log = tracing_subscriber::registry().with(filter).with(lines);
     let started = log.try_init();
     // Only a second call fails, and then the lines are shown already.
@@ -40,9 +38,7 @@ pub fn start(level: &str) -> Result<()> {
     Ok(())
 }
 
-struct Lines {
-    paint: Paint,
-}
+struct Lines(Paint);
 
 impl<S, N> FormatEvent<S, N> for Lines
 where
@@ -61,7 +57,7 @@ where
             ..Said::default()
         };
         event.record(&mut said);
-        writeln!(writer, "{}", said.line(*metadata.level(), self.paint))
+        writeln!(writer, "{}", said.line(*metadata.level(), self.0))
     }
 }
 

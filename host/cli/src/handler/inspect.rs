@@ -15,7 +15,6 @@ use crate::args::InspectArgs;
 use crate::runtime::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-/// Runs `leafhost handler inspect`.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let file = open::read(&args.file, None)?;
     let inspection = leafhost_wasm::inspect(&file.bytes)

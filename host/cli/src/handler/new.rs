@@ -23,7 +23,6 @@ const TAKEN: &str = "abstract alloc as async await become box break const contin
 /// Names that the template imports, defines or takes from the prelude; the handler's type must not have one of them.
 const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
-/// Runs `leafhost handler new`.
 pub fn run(args: &NewArgs) -> Result<()> {
     check_name(&args.name)?;
     let dir = args
@@ -62,16 +61,14 @@ fn check_name(name: &str) -> Result<()> {
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     if !fine {
-        return Err(Usage(format!(
+        bail!(Usage(format!(
             "the name {name:?} must be 1 to 63 lower-case letters, digits and single '-', beginning with a letter"
-        ))
-        .into());
+        )));
     }
     if TAKEN.split_whitespace().any(|taken| taken == name) {
-        return Err(Usage(format!(
+        bail!(Usage(format!(
             "a crate cannot be called {name:?}: choose another name"
-        ))
-        .into());
+        )));
     }
     Ok(())
 }

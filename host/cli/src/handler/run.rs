@@ -18,7 +18,6 @@ mod page;
 
 use document::Document;
 
-/// Runs `leafhost handler run`.
 pub fn run(args: &RunArgs) -> Result<()> {
     guest_log::start(&args.log_level)?;
     let node = folders::node_name(args.node_name.as_deref())?;
@@ -41,8 +40,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
             origin: input.origin,
         };
         if !refused.is_empty() {
-            let document =
-                Document::refused(handler.as_ref(), &node, &input.configuration, refused);
+            let (key, outcome) = (&input.configuration, Outcome::InvalidDetails(refused));
+            let document = Document::without_call(handler.as_ref(), &node, key, outcome);
             return show.show(&document);
         }
         let spec = SessionSpec {
@@ -92,7 +91,6 @@ fn note(tone: Tone, label: &str, text: &str) {
     );
 }
 
-/// Output options.
 struct Show<'a> {
     args: &'a RunArgs,
     limits: Limits,

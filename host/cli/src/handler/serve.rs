@@ -13,7 +13,6 @@ use crate::log;
 use crate::runtime::block_on;
 use crate::signals::Signals;
 
-/// Runs `leafhost handler serve`.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let node = folders::node_name(args.node_name.as_deref())?;

@@ -31,7 +31,6 @@ const LARGEST_REASON: usize = 64 << 10;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
-/// Answer of an agent.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: Status,
@@ -205,7 +204,6 @@ impl FetchError {
     }
 }
 
-/// Address or socket of an agent.
 enum Endpoint {
     Address(String),
     Socket(PathBuf),

@@ -9,6 +9,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
+use super::instance::is_called;
 use super::page::{INDENT, Page};
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
@@ -17,30 +18,24 @@ use crate::terminal::{Paint, Tone};
 
 /// Finds the Configuration called `NAME` or `NAMESPACE/NAME`.
 pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView> {
-    let (namespace, name) = match name.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, name),
-    };
-    let fitting: Vec<&ConfigurationView> = status
-        .configurations
-        .iter()
-        .filter(|view| view.name == name && namespace.is_none_or(|wanted| view.namespace == wanted))
+    let views = status.configurations.iter();
+    let fitting: Vec<&ConfigurationView> = views
+        .clone()
+        .filter(|view| is_called(name, &view.namespace, &view.name))
         .collect();
-    let names = |views: &[&ConfigurationView]| {
-        let names: Vec<String> = views
-            .iter()
-            .map(|view| tables::qualified(&view.namespace, &view.name))
-            .collect();
-        names.join(", ")
-    };
+    let name = name.split_once('/').map_or(name, |(_, name)| name);
     match fitting.as_slice() {
         [one] => Ok(one),
         [] if status.configurations.is_empty() => {
             bail!("no Configuration {name}: the agent has none")
         }
         [] => {
-            let all: Vec<&ConfigurationView> = status.configurations.iter().collect();
-            bail!("no Configuration {name}: the agent has {}", names(&all))
+            let names = views.map(|view| tables::qualified(&view.namespace, &view.name));
+            let names: Vec<String> = names.collect();
+            bail!(
+                "no Configuration {name}: the agent has {}",
+                names.join(", ")
+            )
         }
         several => bail!(
             "several Configurations are called {name}: give one of {}",
@@ -162,19 +157,15 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) {
         let failures = session.failures.to_string();
         out.toned("Failed in a row", Tone::Bad, &failures);
     }
-    let next = session
-        .next_ms
-        .map(|next| length(f64::from(u32::try_from(next).unwrap_or(u32::MAX))));
-    out.field(
-        "Next call",
-        &next.map_or_else(
-            || match session.result.as_str() {
-                "invalid-details" => "when the Configuration changes".to_owned(),
-                _ => "only on an event or a change".to_owned(),
-            },
-            |next| format!("at most {next} after the last"),
-        ),
-    );
+    let next = match session.next_ms.map(u32::try_from) {
+        Some(next) => {
+            let next = length(f64::from(next.unwrap_or(u32::MAX)));
+            format!("at most {next} after the last")
+        }
+        None if session.result == "invalid-details" => "when the Configuration changes".to_owned(),
+        None => "only on an event or a change".to_owned(),
+    };
+    out.field("Next call", &next);
     out.field("Devices", &session.devices.to_string());
     out.list("Denied", Tone::Warning, &session.denied);
     out.list("Wakes refused", Tone::Warning, &session.wakes_refused);

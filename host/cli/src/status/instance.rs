@@ -37,7 +37,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a Instance> {
 }
 
 /// Returns true if `wanted`, which may have a namespace, is this name.
-fn is_called(wanted: &str, namespace: &str, name: &str) -> bool {
+pub fn is_called(wanted: &str, namespace: &str, name: &str) -> bool {
     match wanted.split_once('/') {
         Some(wanted) => wanted == (namespace, name),
         None => wanted == name,

@@ -99,10 +99,6 @@ pub fn lines(status: &Status, paint: Paint) -> Vec<String> {
         };
         return vec![paint.apply(Tone::Faint, words)];
     }
-    table(status).lines(paint)
-}
-
-fn table(status: &Status) -> Table {
     let mut table = Table::new(&["RESOURCE", "STATE", "REGISTRATIONS", "SOCKET", "PROBLEM"]);
     for resource in resources(status) {
         let tone = match resource.state.as_str() {
@@ -119,7 +115,7 @@ fn table(status: &Status) -> Table {
             Cell::new(Tone::Bad, trouble(resource).unwrap_or_default()),
         ]);
     }
-    table
+    table.lines(paint)
 }
 
 /// Returns the resource limits that a container sets for any device of the Configuration, and for one certain device; empty

@@ -39,21 +39,15 @@ pub fn lines(status: &Status, now: Timestamp, paint: Paint, size: Option<Size>) 
     let problems = problems(status, paint, size.width);
     lines.extend(limited(problems, size.height / 3, "leafhost status", paint));
 
-    let (mut first, rest): (Vec<_>, Vec<_>) = status
-        .configurations
-        .iter()
-        .partition(|configuration| tables::has_trouble(configuration));
-    first.extend(rest);
-    let configurations = tables::configurations(first, now);
+    let mut configurations: Vec<_> = status.configurations.iter().collect();
+    configurations.sort_by_cached_key(|configuration| !tables::has_trouble(configuration));
+    let configurations = tables::configurations(configurations, now);
     let configurations = configurations.fitted(size.width, &["TOOK", "LAST-CALL", "HANDLER"]);
     let configurations = table(&configurations, no_configurations(status), paint);
     let handlers = handlers(status, now, paint, size.width);
-    let (mut first, rest): (Vec<_>, Vec<_>) = status
-        .instances
-        .iter()
-        .partition(|instance| tables::is_troubled(instance, &status.node));
-    first.extend(rest);
-    let instances = tables::instances(status, &first, now, Some(size.width));
+    let mut instances: Vec<_> = status.instances.iter().collect();
+    instances.sort_by_cached_key(|instance| !tables::is_troubled(instance, &status.node));
+    let instances = tables::instances(status, &instances, now, Some(size.width));
     let instances = table(&instances, NO_INSTANCES, paint);
 
     // An empty line precedes each table, and one line is kept for the cursor.

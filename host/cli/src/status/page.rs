@@ -14,7 +14,6 @@ pub struct Page {
 }
 
 impl Page {
-    /// Creates an empty page.
     pub fn new(paint: Paint) -> Self {
         Self {
             paint,
@@ -50,7 +49,6 @@ impl Page {
         }
     }
 
-    /// Adds a table.
     pub fn table(&mut self, table: &Table) {
         self.indented(table.lines(self.paint));
     }
@@ -62,7 +60,6 @@ impl Page {
         }
     }
 
-    /// Adds indented lines.
     pub fn indented(&mut self, lines: impl IntoIterator<Item = String>) {
         let lines = lines.into_iter();
         let lines = lines.map(|line| format!("{:INDENT$}{line}", ""));

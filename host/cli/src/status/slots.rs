@@ -13,7 +13,6 @@ use super::tables::qualified;
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
-/// Slot and its holder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
@@ -22,7 +21,6 @@ pub struct Slot {
     /// True if the Instance is withdrawn; usually its device is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withdrawn: bool,
-    /// Slot id.
     pub id: String,
     /// Node that holds the slot; absent if it is free.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -55,7 +55,7 @@ fn handler_tone(status: &str) -> Tone {
 
 /// Returns true if the handler is neither Active, Waiting nor Loading, or has an error, a warning or a missing grant.
 pub fn has_note(handler: &HandlerView) -> bool {
-    !matches!(handler.status.as_str(), "Active" | "Waiting" | "Loading")
+    handler_tone(&handler.status) == Tone::Bad
         || !handler.missing_grants.is_empty()
         || handler.last_error.is_some()
         || !handler.warnings.is_empty()
@@ -66,21 +66,21 @@ fn handler_note(handler: &HandlerView) -> Cell {
         let grants = handler.missing_grants.join(", ");
         return Cell::new(Tone::Bad, format!("needs the grant {grants}"));
     }
-    match (&handler.last_error, handler.warnings.as_slice()) {
-        (Some(error), _) => Cell::new(Tone::Bad, abridge(&message_first(error), MAX_NOTE)),
-        (None, warnings) => first_of(Tone::Warning, warnings),
+    match handler.last_error.as_slice() {
+        [] => first_of(Tone::Warning, &handler.warnings),
+        error => first_of(Tone::Bad, error),
     }
 }
 
 /// Shows the first of the texts and how many more there are.
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
-    match texts {
-        [] => "".into(),
-        [only] => Cell::new(tone, abridge(&message_first(only), MAX_NOTE)),
-        [first, rest @ ..] => {
-            let first = abridge(&message_first(first), MAX_NOTE);
-            Cell::new(tone, format!("{first} (and {} more)", rest.len()))
-        }
+    let Some((first, rest)) = texts.split_first() else {
+        return "".into();
+    };
+    let first = abridge(&message_first(first), MAX_NOTE);
+    match rest.len() {
+        0 => Cell::new(tone, first),
+        more => Cell::new(tone, format!("{first} (and {more} more)")),
     }
 }
 
@@ -198,8 +198,10 @@ pub fn result(session: &SessionView) -> Cell {
     Cell::new(tone, &session.result)
 }
 
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
+/// Returns the number of entries, those that were dropped included.
+pub fn total(kept: usize, dropped: u64) -> u64 {
+    let kept = u64::try_from(kept).unwrap_or(u64::MAX);
+    kept.saturating_add(dropped)
 }
 
 fn configuration_note(configuration: &ConfigurationView) -> Cell {
@@ -210,11 +212,8 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     let problems = problems.into_iter();
     let mut notes: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
     notes.extend(configuration.invalid_details.iter().map(|problem| {
-        if problem.path.is_empty() {
-            format!("discoveryDetails: {}", problem.message)
-        } else {
-            format!("discoveryDetails {}: {}", problem.path, problem.message)
-        }
+        let colon = if problem.path.is_empty() { ":" } else { "" };
+        format!("discoveryDetails{colon} {problem}")
     }));
     notes.extend(
         configuration
@@ -231,9 +230,8 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     }
     let sessions = || configuration.sessions.iter();
     let sum = |count: fn(&SessionView) -> u64| sessions().map(count).fold(0, u64::saturating_add);
-    let left_out =
-        sum(|session| number(session.left_out.len()).saturating_add(session.left_out_dropped));
-    let denied = sum(|session| number(session.denied.len()));
+    let left_out = sum(|session| total(session.left_out.len(), session.left_out_dropped));
+    let denied = sum(|session| total(session.denied.len(), 0));
     let mut hints = Vec::new();
     if let Some(LeftOut { id, reason }) = sessions().find_map(|session| session.left_out.first()) {
         hints.push(beginning("left out", left_out, &format!("{id}: {reason}")));
@@ -242,7 +240,7 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
         hints.push(beginning("denied", denied, first));
     }
     if let Some(first) = configuration.warnings.first() {
-        let count = number(configuration.warnings.len());
+        let count = total(configuration.warnings.len(), 0);
         let first = message_first(&first.message);
         hints.push(beginning("without effect", count, &first));
     }
@@ -309,20 +307,19 @@ pub fn of<'a>(
     status: &'a Status,
     configuration: Option<&'a ConfigurationView>,
 ) -> impl Iterator<Item = &'a Instance> {
-    status.instances.iter().filter(move |instance| {
-        configuration.is_none_or(|configuration| {
-            instance.spec.configuration_name == configuration.name
-                && instance.metadata.namespace == configuration.namespace
-        })
-    })
+    let instances = status.instances.iter();
+    instances.filter(move |instance| configuration.is_none_or(|one| is_of(instance, one)))
+}
+
+fn is_of(instance: &Instance, configuration: &ConfigurationView) -> bool {
+    instance.spec.configuration_name == configuration.name
+        && instance.metadata.namespace == configuration.namespace
 }
 
 /// Returns the CDI name of the device, if a spec contains it.
 pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str> {
-    let configuration = status.configurations.iter().find(|configuration| {
-        configuration.name == instance.spec.configuration_name
-            && configuration.namespace == instance.metadata.namespace
-    });
+    let mut configurations = status.configurations.iter();
+    let configuration = configurations.find(|configuration| is_of(instance, configuration));
     let offered = configuration.is_none_or(|configuration| configuration.cdi_kind.is_some());
     (offered && status.cdi_dir.is_some() && !instance.spec.cdi_name.is_empty())
         .then_some(instance.spec.cdi_name.as_str())

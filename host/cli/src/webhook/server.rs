@@ -28,10 +28,9 @@ mod fair_queue;
 mod requests;
 mod tls;
 
-use fair_queue::{Client, FairQueue};
-use requests::{BodyError, RequestGuard, Requests};
+use fair_queue::FairQueue;
+use requests::{ENDED, RequestGuard, Requests};
 
-/// Bounds of the server.
 pub const BOUNDS: Bounds = Bounds {
     connections: 256,
     head: Duration::from_secs(5),
@@ -136,13 +135,12 @@ impl Shared {
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
         let read = timeout(READING, self.requests.read(caller, body, MOST_BYTES)).await;
-        let mut request = match read.unwrap_or(Err(BodyError::Ended)) {
-            Ok(request) => request,
-            Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_string()),
+        let (bytes, request) = match read.unwrap_or(Err(ENDED)) {
+            Ok(read) => read,
+            Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_owned()),
         };
         let result = {
             let _parses = self.parsing.acquire().await;
-            let bytes = request.take();
             spawn_blocking(move || Review::read(&bytes).map(make)).await
         };
         request.release();
@@ -157,7 +155,6 @@ impl Shared {
     }
 }
 
-/// Review of a Configuration.
 struct ConfigurationReview {
     review: Review,
     /// Name of the Configuration, if it is new.
@@ -216,7 +213,7 @@ async fn validate(
         let set = Arc::clone(&shared.handlers.borrow());
         let handlers = set.by_name();
         if let Some(handler) = handlers.get(name.as_str()) {
-            let client = Client::new(&caller, asked.review.namespace());
+            let client = (caller.peer, asked.review.namespace().to_owned());
             let Ok(_permit) = timeout(WAITING, shared.details.acquire(client)).await else {
                 warnings.push(format!(
                     "{DETAILS}: not checked: others of the namespace are checked; apply it again in a minute"

@@ -11,17 +11,13 @@ use leafhost_core::ports::Handler;
 use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
 
-/// Document of one report.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
-    /// Name of the handler.
     pub handler: String,
-    /// Version of the handler.
     pub version: String,
     /// SHA-256 of the handler's bytes.
     pub digest: String,
-    /// Node name given to the handler.
     pub node: String,
     /// Configuration given to the handler, as `namespace/name`.
     pub configuration: String,
@@ -30,14 +26,11 @@ pub struct Document {
     /// Error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Problems of the details.
     pub invalid_details: Vec<FieldProblem>,
     /// Extent of the answer: `complete`, `partial` or `unchanged`; absent without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extent: Option<&'static str>,
-    /// Devices that were found.
     pub devices: Vec<Found>,
-    /// Ids of departed devices.
     pub departed: Vec<String>,
     /// Devices of the answer that were rejected.
     pub left_out: Vec<LeftOut>,
@@ -56,20 +49,15 @@ pub struct Document {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Device as reported.
     #[serde(flatten)]
     pub device: Device,
-    /// Name of its Instance.
     pub instance: String,
-    /// CDI name of the device.
     pub cdi_name: String,
 }
 
-/// Cost of a call.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
-    /// Events that caused the call.
     pub events: Vec<&'static str>,
     /// Wall clock time in milliseconds.
     pub wall_ms: f64,
@@ -96,8 +84,32 @@ impl Document {
         configuration: &ConfigurationKey,
         report: Report,
     ) -> Self {
-        let mut document = Self::empty(handler, node, configuration);
-        match report.outcome {
+        Self {
+            skipped: report.explained,
+            skipped_dropped: report.explained_dropped,
+            call: Some(report.call.into()),
+            ..Self::without_call(handler, node, configuration, report.outcome)
+        }
+    }
+
+    /// Creates the document of an outcome; the handler was not called.
+    pub fn without_call(
+        handler: &dyn Handler,
+        node: &str,
+        configuration: &ConfigurationKey,
+        outcome: Outcome,
+    ) -> Self {
+        let description = handler.description();
+        let mut document = Self {
+            handler: description.name.clone(),
+            version: description.version.clone(),
+            digest: handler.digest().0.clone(),
+            node: node.to_owned(),
+            configuration: configuration.to_string(),
+            result: "ok".to_owned(),
+            ..Self::default()
+        };
+        match outcome {
             Outcome::Discovered(discovery) => {
                 let (extent, devices) = match discovery.devices {
                     Devices::Unchanged => ("unchanged", Vec::new()),
@@ -126,37 +138,7 @@ impl Document {
                 document.error = Some(fault.message);
             }
         }
-        document.skipped = report.explained;
-        document.skipped_dropped = report.explained_dropped;
-        document.call = Some(report.call.into());
         document
-    }
-
-    /// Creates the document for rejected details; the handler was not called.
-    pub fn refused(
-        handler: &dyn Handler,
-        node: &str,
-        configuration: &ConfigurationKey,
-        problems: Vec<FieldProblem>,
-    ) -> Self {
-        Self {
-            result: "invalid-details".to_owned(),
-            invalid_details: problems,
-            ..Self::empty(handler, node, configuration)
-        }
-    }
-
-    fn empty(handler: &dyn Handler, node: &str, configuration: &ConfigurationKey) -> Self {
-        let description = handler.description();
-        Self {
-            handler: description.name.clone(),
-            version: description.version.clone(),
-            digest: handler.digest().0.clone(),
-            node: node.to_owned(),
-            configuration: configuration.to_string(),
-            result: "ok".to_owned(),
-            ..Self::default()
-        }
     }
 
     /// Returns an error if there was no answer. `origin` names the source of the details.

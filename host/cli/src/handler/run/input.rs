@@ -13,11 +13,9 @@ use leafhost_files::properties::{Values, without_newline};
 
 use crate::args::{PropertyArg, PropertyValue, RunArgs};
 
-/// Input of the handler.
 #[derive(Debug)]
 pub struct Input {
     pub configuration: ConfigurationKey,
-    /// Details of the Configuration.
     pub details: String,
     /// Properties, sorted by name.
     pub properties: Vec<Property>,
@@ -80,16 +78,8 @@ fn details(path: &Path) -> Result<String> {
 
 /// Returns the name of the Configuration for a handler that is run without one.
 pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
-    let name: String = handler
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .collect();
+    let name = handler.to_ascii_lowercase();
+    let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     Ok(ConfigurationKey::new("default", &name)?)
 }
 

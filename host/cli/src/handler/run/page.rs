@@ -7,8 +7,9 @@ use leafhost_grants::Limits;
 use super::document::{Document, Found};
 use crate::age::{bytes, length};
 use crate::status::configuration::{left_out, skipped};
+use crate::status::tables::total;
 use crate::table::Table;
-use crate::terminal::{Paint, Tone};
+use crate::terminal::{Paint, Tone, count};
 
 /// Formats the devices, those left out, and with `explain` the skipped candidates.
 pub fn text(document: &Document, explain: bool, paint: Paint) -> String {
@@ -107,21 +108,18 @@ pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> 
     };
     let mut parts = Vec::new();
     if let Some(extent) = document.extent {
-        parts.push(match (extent, document.devices.len()) {
-            ("unchanged", _) => "the same devices as before".to_owned(),
-            ("partial", 1) => "1 device (partial answer)".to_owned(),
-            ("partial", number) => format!("{number} devices (partial answer)"),
-            (_, 1) => "1 device".to_owned(),
-            (_, number) => format!("{number} devices"),
+        let devices = count(document.devices.len(), "device");
+        parts.push(match extent {
+            "unchanged" => "the same devices as before".to_owned(),
+            "partial" => format!("{devices} (partial answer)"),
+            _ => devices,
         });
     }
-    let left_out = u64::try_from(document.left_out.len()).unwrap_or(u64::MAX);
-    let left_out = left_out.saturating_add(document.left_out_dropped);
+    let left_out = total(document.left_out.len(), document.left_out_dropped);
     if left_out > 0 {
         parts.push(format!("{left_out} left out"));
     }
-    let seen = u64::try_from(document.skipped.len()).unwrap_or(u64::MAX);
-    let seen = seen.saturating_add(document.skipped_dropped);
+    let seen = total(document.skipped.len(), document.skipped_dropped);
     if seen > 0 {
         let hint = if explain {
             ""

@@ -17,7 +17,7 @@ use leafhost_k8s::admission::{Broker, Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
-use super::fair_queue::{Client, FairQueue};
+use super::fair_queue::FairQueue;
 
 /// Time limit for lookups at the API server. It waits ten seconds for the answer.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -31,21 +31,6 @@ const REMEDY: &str = "if another webhook or plugin of this cluster changes pods 
 enum Object {
     Broker(Box<Broker>),
     Reserved(Reserved),
-}
-
-/// Review of one object.
-struct BrokerReview {
-    review: Review,
-    object: Option<Object>,
-}
-
-impl BrokerReview {
-    fn of(mut review: Review) -> Self {
-        let broker = review.broker().map(Box::new).map(Object::Broker);
-        let object = broker.or_else(|| review.reserved().map(Object::Reserved));
-        review.forget_objects();
-        Self { review, object }
-    }
 }
 
 /// State shared by the reviews.
@@ -72,11 +57,8 @@ async fn validate(
     Extension(caller): Extension<Connection>,
     body: Body,
 ) -> Response {
-    let (BrokerReview { review, object }, _whole) = match reviewer
-        .shared
-        .question(&caller, body, BrokerReview::of)
-        .await
-    {
+    let asked = reviewer.shared.question(&caller, body, Object::of).await;
+    let ((review, object), _whole) = match asked {
         Ok(asked) => asked,
         Err(answer) => return *answer,
     };
@@ -84,23 +66,27 @@ async fn validate(
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let client = Client::new(&caller, review.namespace());
+        let client = (caller.peer, review.namespace().to_owned());
         let _permit = reviewer.fair_queue.acquire(client).await;
         object.look(&reviewer.origins).await
     };
-    let problem = match timeout(LOOKING, looked).await {
-        Ok(Ok(problem)) => problem,
-        Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
-        Err(_) => {
-            let why = "the API server did not answer in time";
-            return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
-        }
-    };
-    let problems: Vec<_> = problem.into_iter().collect();
-    Json(review.answer(&problems, Vec::new())).into_response()
+    let looked = timeout(LOOKING, looked).await;
+    let too_late = || "the API server did not answer in time".to_owned();
+    match looked.unwrap_or_else(|_| Err(too_late())) {
+        Ok(problem) => Json(review.answer(problem.as_slice(), Vec::new())).into_response(),
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+    }
 }
 
 impl Object {
+    /// Takes the object out of a review; `None` if there is nothing to check.
+    fn of(mut review: Review) -> (Review, Option<Self>) {
+        let broker = review.broker().map(Box::new).map(Self::Broker);
+        let object = broker.or_else(|| review.reserved().map(Self::Reserved));
+        review.forget_objects();
+        (review, object)
+    }
+
     /// Returns the reason to refuse the object; an error if it cannot be determined.
     async fn look(&self, origins: &Origins) -> Result<Option<String>, String> {
         match self {

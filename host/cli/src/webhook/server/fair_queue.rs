@@ -4,29 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leafhost_endpoint::Connection;
 use tokio::sync::oneshot;
 
-/// Client that work is done for: the peer, and the namespace it names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
-    /// Peer address of the request. Any peer may write any namespace into a request.
-    pub peer: Option<IpAddr>,
-    /// Namespace named in the request.
-    pub namespace: String,
-}
+/// Client that work is done for: the peer of a request, and the namespace in it. Any peer may write any namespace.
+pub type Client = (Option<IpAddr>, String);
 
-impl Client {
-    /// Creates the client of a request that names this namespace.
-    pub fn new(connection: &Connection, namespace: &str) -> Self {
-        Self {
-            peer: connection.peer,
-            namespace: namespace.to_owned(),
-        }
-    }
-}
-
-/// Queue of tasks by client.
 #[derive(Debug)]
 pub struct FairQueue {
     most: usize,
@@ -87,14 +69,14 @@ impl Queue {
         while self.running.len() < most {
             let of = |peer: Option<IpAddr>| {
                 let running = self.running.values();
-                running.filter(|client| client.peer == peer).count()
+                running.filter(|(other, _)| *other == peer).count()
             };
             let free = self
                 .waiting
                 .iter()
                 .filter(|(_, (client, _))| !self.running.values().any(|running| running == client));
             let Some(number) = free
-                .min_by_key(|(number, (client, _))| (of(client.peer), **number))
+                .min_by_key(|(number, ((peer, _), _))| (of(*peer), **number))
                 .map(|(number, _)| *number)
             else {
                 return;
@@ -125,10 +107,7 @@ mod tests {
     use super::*;
 
     fn client(peer: u8, namespace: &str) -> Client {
-        Client {
-            peer: Some([10, 0, 0, peer].into()),
-            namespace: namespace.into(),
-        }
+        (Some([10, 0, 0, peer].into()), namespace.into())
     }
 
     fn asked(fair_queue: &Arc<FairQueue>, peer: u8, namespace: &str) -> BoxFuture<'static, Permit> {

@@ -7,7 +7,6 @@ use axum::body::Body;
 use futures::StreamExt as _;
 use leafhost_endpoint::Connection;
 
-/// Requests of a server.
 #[derive(Debug)]
 pub struct Requests {
     most_bytes: usize,
@@ -34,22 +33,12 @@ pub struct RequestGuard {
     requests: Arc<Requests>,
     number: u64,
     connection: Connection,
-    bytes: Vec<u8>,
 }
 
-/// Error of reading a body.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BodyError {
-    /// Connection ended before the request was complete.
-    #[error("the connection ended before the request")]
-    Ended,
-    /// Request over the size limit.
-    #[error("the request is too large")]
-    TooLarge,
-    /// Connection closed in favour of peers that hold fewer bytes.
-    #[error("all requests together are too large; the largest one is refused")]
-    GaveWay,
-}
+/// Reason why a request is not read.
+pub const ENDED: &str = "the connection ended before the request";
+const TOO_LARGE: &str = "the request is too large";
+const GAVE_WAY: &str = "all requests together are too large; the largest one is refused";
 
 impl Requests {
     /// Creates the bound of at most `most_bytes` bytes in all requests together.
@@ -60,27 +49,28 @@ impl Requests {
         })
     }
 
-    /// Reads the body of a request, of at most `most` bytes.
+    /// Reads the body of a request, of at most `most` bytes. It counts until the guard is released or dropped.
     pub async fn read(
         self: &Arc<Self>,
         connection: &Connection,
         body: Body,
         most: usize,
-    ) -> Result<RequestGuard, BodyError> {
-        let mut request = self.begin(connection);
+    ) -> Result<(Vec<u8>, RequestGuard), &'static str> {
+        let request = self.begin(connection);
+        let mut bytes: Vec<u8> = Vec::new();
         let mut stream = body.into_data_stream();
         while let Some(part) = stream.next().await {
-            let part = part.map_err(|_| BodyError::Ended)?;
-            if request.bytes.len() + part.len() > most {
-                return Err(BodyError::TooLarge);
+            let part = part.map_err(|_| ENDED)?;
+            if bytes.len() + part.len() > most {
+                return Err(TOO_LARGE);
             }
             if !request.takes(part.len()) {
-                return Err(BodyError::GaveWay);
+                return Err(GAVE_WAY);
             }
-            request.bytes.extend_from_slice(&part);
+            bytes.extend_from_slice(&part);
         }
         connection.set_whole(true);
-        Ok(request)
+        Ok((bytes, request))
     }
 
     fn begin(self: &Arc<Self>, connection: &Connection) -> RequestGuard {
@@ -96,7 +86,6 @@ impl Requests {
             requests: Arc::clone(self),
             number,
             connection: connection.clone(),
-            bytes: Vec::new(),
         }
     }
 
@@ -138,13 +127,8 @@ impl RequestGuard {
         held.requests.contains_key(&self.number)
     }
 
-    /// Takes the body, which counts until it is released.
-    pub fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes)
-    }
-
     /// Stops counting the body, since it has been dropped.
-    pub fn release(&mut self) {
+    pub fn release(&self) {
         if let Some(request) = self.requests.lock().requests.get_mut(&self.number) {
             request.bytes = 0;
         }
@@ -191,12 +175,12 @@ mod tests {
         let api_server = opened(1);
         let body = Body::from(vec![b' '; 200]);
         let read = requests.read(&api_server, body, 500).now_or_never();
-        let read = read.unwrap().unwrap();
-        assert_eq!(read.bytes.len(), 200);
+        let (bytes, guard) = read.unwrap().unwrap();
+        assert_eq!(bytes.len(), 200);
         assert!(api_server.is_whole());
         assert_eq!(flood.iter().filter(|one| !one.is_closed()).count(), 7);
         drop(reads);
-        drop(read);
+        drop(guard);
         assert!(!api_server.is_whole());
         assert!(requests.lock().requests.is_empty());
     }
@@ -206,8 +190,8 @@ mod tests {
         let requests = Requests::new(1000);
         for (size, most, expected) in [
             (10, 10, None),
-            (11, 10, Some(BodyError::TooLarge)),
-            (1001, 2000, Some(BodyError::GaveWay)),
+            (11, 10, Some(TOO_LARGE)),
+            (1001, 2000, Some(GAVE_WAY)),
         ] {
             let (connection, body) = (opened(1), Body::from(vec![b' '; size]));
             let read = requests.read(&connection, body, most);
