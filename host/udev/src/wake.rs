@@ -40,11 +40,12 @@ impl Rule {
 
 /// Returns true if the term may hold for the ancestor at the path `above`, or else for the device of the event, as far as the event tells.
 fn may_hold(term: &CompiledTerm, event: &Event, above: Option<&str>) -> bool {
+    let kernel = |devpath: &str| Some(tree::kernel_of(devpath).into_owned());
     let text = match (term.term.field, above) {
         // A new name also changes the paths of devices below.
         (Field::Devpath | Field::Kernel | Field::Kernels, _) if event.action == "move" => None,
-        (Field::Kernel | Field::Kernels, None) => Some(event.kernel()),
-        (Field::Kernels, Some(path)) => Some(tree::kernel_of(path).into_owned()),
+        (Field::Kernel | Field::Kernels, None) => kernel(&event.devpath),
+        (Field::Kernels, Some(path)) => kernel(path),
         (Field::Subsystem | Field::Subsystems, None) => {
             Some(event.subsystem.clone().unwrap_or_default())
         }
