@@ -235,11 +235,9 @@ impl Agent {
             making: Arc::new(Semaphore::new(1)),
             shutdown: stop.clone(),
         };
-        let addressed = config.listener.map(Listener::Tcp);
-        for listener in addressed
-            .into_iter()
-            .chain(config.socket.map(Listener::Unix))
-        {
+        let tcp = config.listener.map(Listener::Tcp);
+        let unix = config.socket.map(Listener::Unix);
+        for listener in tcp.into_iter().chain(unix) {
             let endpoint = serve(listener, admin.clone().routes(), stop.clone());
             tasks.add("admin endpoint", endpoint);
         }
