@@ -159,15 +159,14 @@ impl Agent {
         );
         tasks.add("reconcile", reconcile.run(stop.clone()));
         let cdi_text = config.cdi_dir.as_ref().map(|dir| dir.display().to_string());
-        let claim_specs = config.cdi_dir.as_ref().map(|dir| {
-            let vendor = crate::claims::specs::vendor();
-            SpecDir::new(dir, &vendor, "leafhost", config.cdi_readers).map_err(Error::Cdi)
-        });
-        let claim_specs = claim_specs.transpose()?;
-        let offers = match config.cdi_dir {
-            Some(dir) => {
-                let folder = SpecDir::new(dir, GROUP, "leafhost", config.cdi_readers);
-                let folder = folder.map_err(Error::Cdi)?;
+        let spec_dir = |vendor: &str| {
+            let dir = config.cdi_dir.as_ref();
+            let folder = dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers));
+            folder.transpose().map_err(Error::Cdi)
+        };
+        let claim_specs = spec_dir(&crate::claims::specs::vendor())?;
+        let offers = match spec_dir(GROUP)? {
+            Some(folder) => {
                 let lock = match folder.lock() {
                     Ok(lock) => Some(lock),
                     Err(error @ leafhost_cdi::Error::InUse { .. }) => {
@@ -186,10 +185,7 @@ impl Agent {
         };
         let claims = match (ports.claims, &config.kubelet, claim_specs) {
             (Some(home), Some(kubelet), Some(specs)) => {
-                let folders = claims::Folders {
-                    kubelet_dir: kubelet.root.clone(),
-                    specs,
-                };
+                let folders = (kubelet.root.clone(), specs);
                 let store = Arc::clone(&ports.instances);
                 let board =
                     claims::add(&mut tasks, &node, folders, home, store, &devices, &metrics);
@@ -239,11 +235,9 @@ impl Agent {
             making: Arc::new(Semaphore::new(1)),
             shutdown: stop.clone(),
         };
-        let addressed = config.listener.map(Listener::Tcp);
-        for listener in addressed
-            .into_iter()
-            .chain(config.socket.map(Listener::Unix))
-        {
+        let tcp = config.listener.map(Listener::Tcp);
+        let unix = config.socket.map(Listener::Unix);
+        for listener in tcp.into_iter().chain(unix) {
             let endpoint = serve(listener, admin.clone().routes(), stop.clone());
             tasks.add("admin endpoint", endpoint);
         }

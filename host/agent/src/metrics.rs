@@ -153,14 +153,10 @@ impl Metrics {
         let mut counts = BTreeMap::<Labels, i64>::new();
         for instance in set.instances.values() {
             if instance.is_seen_by(node) {
-                let shared = if instance.spec.shared {
-                    "true"
-                } else {
-                    "false"
-                };
+                let shared = instance.spec.shared.to_string();
                 let key = labels([
                     ("configuration", &instance.spec.configuration_name),
-                    ("is_shared", shared),
+                    ("is_shared", &shared),
                 ]);
                 *counts.entry(key).or_default() += 1;
             }

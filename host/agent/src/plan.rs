@@ -64,19 +64,16 @@ pub fn plan(
     }
     let (mut plans, mut problems) = (Vec::new(), Vec::new());
     for (key, view) in &snapshot.configurations {
-        let mut planned = Plan::default();
         let held = by_configuration
             .remove(&(key.namespace(), key.name()))
             .unwrap_or_default();
-        Planner {
+        let planner = Planner {
             node,
             boot: snapshot.boot.as_ref(),
             configuration: &view.configured.configuration,
             reservations,
-        }
-        .plan(view, &held, instances, &mut planned);
-        plans.push(planned.changes);
-        problems.extend(planned.problems);
+        };
+        plans.push(planner.plan(view, &held, instances, &mut problems));
     }
     for ((namespace, name), held) in by_configuration {
         let is_gone = match ConfigurationKey::new(namespace, name) {
@@ -110,9 +107,9 @@ impl Planner<'_> {
         view: &ConfigurationDevices,
         held: &[&Instance],
         all: &InstanceSet,
-        planned: &mut Plan,
-    ) {
-        let changes = &mut planned.changes;
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
         let mut nameless: Option<(usize, &str, String)> = None;
         let mut matched: BTreeMap<DeviceKey, &Instance> = BTreeMap::new();
         let mut unidentified: BTreeMap<&str, &Instance> = BTreeMap::new();
@@ -176,15 +173,14 @@ impl Planner<'_> {
                 (None, None) => {}
             }
         }
-        planned.problems = nameless
-            .map(|(devices, example, name)| Problem::NoFreeName {
+        problems.extend(
+            nameless.map(|(devices, example, name)| Problem::NoFreeName {
                 configuration: self.configuration.key.clone(),
                 devices,
                 example: example.to_owned(),
                 name,
-            })
-            .into_iter()
-            .collect();
+            }),
+        );
         for (key, instance) in &matched {
             if view.presence(key).is_gone() {
                 changes.extend(withdraw(self.node, instance));
@@ -195,6 +191,7 @@ impl Planner<'_> {
                 changes.extend(withdraw(self.node, instance));
             }
         }
+        changes
     }
 
     /// Returns the device of an Instance if its name matches its id.
@@ -214,11 +211,7 @@ impl Planner<'_> {
 
     fn broker_properties(&self, device: &Device) -> BTreeMap<String, String> {
         let mut properties = device.properties.clone();
-        let own = &self.configuration.broker_properties;
-        properties.extend(
-            own.iter()
-                .map(|(name, value)| (name.clone(), value.clone())),
-        );
+        properties.extend(self.configuration.broker_properties.clone());
         properties
     }
 

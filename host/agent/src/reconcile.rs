@@ -137,7 +137,9 @@ impl ReconcileTask {
             self.next_join = None;
             changes.retain(|change| {
                 let ChangeInfo { key, enters, .. } = ChangeInfo::of(change);
-                if self.is_left_alone(&key, begun) {
+                // It failed before this round, and its pause is not over.
+                let failing = self.failing.get(&key);
+                if failing.is_some_and(|failing| failing.retry > begun) {
                     return false;
                 }
                 let next = self.joins.next(&key, Instant::now());
@@ -171,12 +173,6 @@ impl ReconcileTask {
         let interrupted = instances.interrupted.clone();
         problems.extend(interrupted.map(|error| Problem::InstancesNotWatched { error }));
         self.conclude(read && !self.is_barred(&instances), problems);
-    }
-
-    /// Returns true for an Instance that failed before this round and whose pause is not over.
-    fn is_left_alone(&self, key: &InstanceKey, begun: Instant) -> bool {
-        let failing = self.failing.get(key);
-        failing.is_some_and(|failing| failing.retry > begun)
     }
 
     /// Pauses the Instances that failed. Those that failed together are tried again together.

@@ -153,7 +153,13 @@ impl SpecDir {
     /// folder counts as empty.
     pub fn classes(&self) -> Result<BTreeSet<String>, Error> {
         let mut classes = BTreeSet::new();
-        for path in self.entries()? {
+        let fail = |source| failed("read", &self.directory, source);
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(classes),
+            entries => entries.map_err(fail)?,
+        };
+        for entry in entries {
+            let path = entry.map_err(fail)?.path();
             let Some(name) = path.file_name().and_then(OsStr::to_str) else {
                 continue;
             };
@@ -238,20 +244,6 @@ impl SpecDir {
             .strip_suffix(self.owner.as_str())?
             .strip_suffix('_')
             .filter(|class| class_problem(class).is_none())
-    }
-
-    fn entries(&self) -> Result<Vec<PathBuf>, Error> {
-        let fail = |source| failed("read", &self.directory, source);
-        let mut paths = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries
-                .map(|entry| entry.map(|entry| entry.path()))
-                .collect::<io::Result<Vec<_>>>()
-                .map_err(fail)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(fail(error)),
-        };
-        paths.sort();
-        Ok(paths)
     }
 
     fn temporary(&self) -> Result<tempfile::NamedTempFile, Error> {

@@ -159,12 +159,9 @@ impl Spec {
             check("device name", name, device_name_problem(name))?;
             let is_repeated = !names.insert(name);
             check("device", name, is_repeated.then_some("is specified twice"))?;
-            let no_edit = "has no env, device node or mount; it needs one";
-            check(
-                "device",
-                name,
-                container_edits.is_empty().then_some(no_edit),
-            )?;
+            let is_empty = container_edits.is_empty();
+            let problem = is_empty.then_some("has no env, device node or mount; it needs one");
+            check("device", name, problem)?;
             container_edits.validate()?;
         }
         Ok(())
@@ -191,13 +188,9 @@ impl ContainerEdits {
                 check("device node", host, path_problem(host))?;
             }
             let known = |text: &String| text.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
-            if !node.permissions.as_ref().is_none_or(known) {
-                check(
-                    "device node",
-                    &node.path,
-                    Some("has permissions other than 'r', 'w' and 'm'"),
-                )?;
-            }
+            let is_known = node.permissions.as_ref().is_none_or(known);
+            let problem = (!is_known).then_some("has permissions other than 'r', 'w' and 'm'");
+            check("device node", &node.path, problem)?;
         }
         for mount in &self.mounts {
             for path in [&mount.container_path, &mount.host_path] {

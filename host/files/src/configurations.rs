@@ -160,9 +160,10 @@ async fn follow(
             .await;
             publish(&set, Arc::new(next));
         } else {
-            let mut next = ConfigurationSet::default();
-            next.problems
-                .extend(folder_problems(&path, &snapshot, &values));
+            let next = ConfigurationSet {
+                problems: folder_problems(&path, &snapshot, &values),
+                ..ConfigurationSet::default()
+            };
             publish(&set, Arc::new(next));
         }
         let changed = tokio::select! {
@@ -187,12 +188,12 @@ fn assemble(
     let at = |file: &str| path.join(file).display().to_string();
     let mut set = ConfigurationSet {
         complete: true,
+        problems: folder_problems(path, snapshot, values),
+        warnings: snapshot.stray.notes(path),
         ..ConfigurationSet::default()
     };
-    set.problems.extend(folder_problems(path, snapshot, values));
     set.problems
         .extend(snapshot.missing(path, "Configurations"));
-    set.warnings.extend(snapshot.stray.notes(path));
     let secrets = Path::new(&values.folder).join("secrets");
     set.warnings.extend(values.secrets.stray.notes(&secrets));
     let Memory { kept, served } = memory;
@@ -382,10 +383,8 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
         match String::from_utf8(std::fs::read(&path)?) {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(error) => {
-                let (outcome, why) = (
-                    format!("{name} is used as soon as it is valid"),
-                    error.to_string(),
-                );
+                let outcome = format!("{name} is used as soon as it is valid");
+                let why = error.to_string();
                 let problem = damaged::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }

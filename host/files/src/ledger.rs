@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use leafhost_core::ports::ResourceLedger;
 
 use crate::blocking::blocking;
+use crate::state::text_of;
 use leafhost_disk::atomic;
 
 /// Name of the file of resource names in the state folder.
@@ -40,18 +41,12 @@ impl FileLedger {
     /// Reads the files of a state folder, and notes the current boot. Skips a line that cannot be a name.
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
         blocking(move || {
-            let read = |name: &str| match fs::read(folder.join(name)) {
-                Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-                Err(error) => Err(error),
-            };
+            let read = |name: &str| text_of(&folder.join(name));
             let (names, kubelet) = (read(NAME)?, read(KUBELET)?);
             let names = names.lines();
             let names = names.filter(|line| !line.is_empty() && line.len() <= 253);
-            let (before, boot) = (
-                read(BOOT).unwrap_or_default(),
-                fs::read_to_string(BOOT_ID).unwrap_or_default(),
-            );
+            let before = read(BOOT).unwrap_or_default();
+            let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
             let is_other = before.trim_end() != boot.trim_end();
             let are_ids = [&before, &boot].iter().all(|id| is_id(id.trim_end()));
             // Otherwise this agent's claims could pass for claims of an earlier boot when the next agent starts.

@@ -87,10 +87,8 @@ impl FileLoaderStore {
             .values()
             .map(|accepted| &accepted.version.digest.0)
             .collect();
-        let unused = stored.iter().filter(|digest| !used.contains(digest));
-        unused
-            .into_iter()
-            .try_for_each(|digest| atomic::remove(&bytes, digest))
+        let mut unused = stored.iter().filter(|digest| !used.contains(digest));
+        unused.try_for_each(|digest| atomic::remove(&bytes, digest))
     }
 
     fn write_one(
@@ -202,13 +200,11 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
                 handler: read.handler,
                 number: read.number,
             };
-            accepted.insert(
-                name.to_owned(),
-                AcceptedVersion {
-                    version,
-                    registration,
-                },
-            );
+            let version = AcceptedVersion {
+                version,
+                registration,
+            };
+            accepted.insert(name.to_owned(), version);
         }
     }
     Ok(accepted)

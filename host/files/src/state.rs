@@ -118,11 +118,8 @@ impl StateDir {
         atomic::open(&path).map_err(fail("read", &path))?;
         check_version(&path)?;
         let remembered = path.join(NODE_NAME);
-        let read = match fs::read(&remembered) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(fail("read", &remembered)(error)),
-        };
+        let read = text_of(&remembered).map_err(fail("read", &remembered))?;
+        let read = read.trim();
         // Only a full disk can leave an empty file.
         if read.is_empty() {
             atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
@@ -142,14 +139,20 @@ impl StateDir {
     }
 }
 
+/// Returns the text of a file; empty if there is no such file. Blocks.
+pub(crate) fn text_of(file: &Path) -> io::Result<String> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Refuses a folder that a newer agent has written. A folder without a version gets the current one.
 fn check_version(folder: &Path) -> Result<(), Error> {
     let file = folder.join(VERSION);
-    let read = match fs::read(&file) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(fail("read", &file)(error)),
-    };
+    let read = text_of(&file).map_err(fail("read", &file))?;
+    let read = read.trim();
     if read.is_empty() {
         // A disk that cannot be written does not keep the agent from starting.
         let _ = atomic::write(folder, VERSION, format!("{FORMAT}\n").as_bytes());

@@ -155,10 +155,7 @@ fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
         "PYTHONPATH",
         "PYTHONSTARTUP",
     ];
-    let mut names = NAMES
-        .into_iter()
-        .filter(|name| variables::is_never_set(name));
-    names.find(|name| pattern.matches(name))
+    NAMES.into_iter().find(|name| pattern.matches(name))
 }
 
 /// Returns a system path, or one with credentials or sockets, that a wildcard of the pattern matches. Such a path must

@@ -84,10 +84,7 @@ impl Endpoint {
         if let Some((serving, kubelet)) = serving.take() {
             Box::pin(self.end(serving, kubelet)).await;
         }
-        self.offered.update_report(|report| {
-            report.state = State::Waiting;
-            report.problem = None;
-        });
+        self.set_state(State::Waiting, None);
     }
 
     async fn keep_registered(
@@ -253,15 +250,14 @@ impl Endpoint {
             allocations: self.shared.allocations.clone(),
             limit: self.shared.config.times.allocate,
         };
-        let drain = self.shared.config.times.drain;
-        Ok(Serving::start(listener, socket, service, drain))
+        Ok(Serving::start(listener, socket, service))
     }
 
     /// Ends a session, and begins the pause before the next Register if the kubelet knew of the session.
     async fn end(&self, serving: Serving, kubelet: KubeletRun) {
         let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
-        serving.end().await;
+        serving.end(self.shared.config.times.drain).await;
         if !is_known {
             return;
         }

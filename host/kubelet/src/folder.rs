@@ -130,21 +130,16 @@ struct Watcher {
 
 impl Watcher {
     fn open() -> Self {
-        let mut watcher = Self {
-            stream: None,
-            watched: None,
-            names: Vec::new(),
-            problem: None,
-        };
         let opened = Inotify::init().and_then(|inotify| {
             let handle = inotify.watches();
             Ok((inotify.into_event_stream([0; 4096])?, handle))
         });
-        match opened {
-            Ok(stream) => watcher.stream = Some(stream),
-            Err(error) => watcher.fail(&error),
+        Self {
+            problem: opened.as_ref().err().map(problem),
+            stream: opened.ok(),
+            watched: None,
+            names: Vec::new(),
         }
-        watcher
     }
 
     /// Watches the deepest existing folder on the path to `wanted`. Tries again if a folder is created while it searches.
@@ -194,7 +189,7 @@ impl Watcher {
                 // Removed just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.fail(&error);
+                    self.problem = Some(problem(&error));
                     return;
                 }
             }
@@ -216,7 +211,7 @@ impl Watcher {
             };
             let Some(Ok(event)) = stream.next().await else {
                 self.stream = None;
-                self.fail(&io::Error::other("its events have ended"));
+                self.problem = Some(problem(&io::Error::other("its events have ended")));
                 return;
             };
             if event.mask.contains(EventMask::Q_OVERFLOW) {
@@ -232,11 +227,11 @@ impl Watcher {
             }
         }
     }
+}
 
-    fn fail(&mut self, error: &io::Error) {
-        self.problem = Some(format!(
-            "the kernel does not tell of changes in the kubelet's folder ({error}), they are seen every {} s: raise fs.inotify.max_user_instances and fs.inotify.max_user_watches",
-            UNWATCHED_POLL.as_secs()
-        ));
-    }
+fn problem(error: &io::Error) -> String {
+    format!(
+        "the kernel does not tell of changes in the kubelet's folder ({error}), they are seen every {} s: raise fs.inotify.max_user_instances and fs.inotify.max_user_watches",
+        UNWATCHED_POLL.as_secs()
+    )
 }

@@ -54,7 +54,7 @@ pub struct Listing {
 }
 
 /// Reasons why an id may not leave.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Trace {
     numa: Option<i64>,
     /// Time when it was last listed Healthy, if that has ended.
@@ -197,9 +197,7 @@ fn trace<'a>(
 ) -> &'a mut Trace {
     traces.entry(id.to_owned()).or_insert(Trace {
         numa,
-        healthy: None,
-        flights: 0,
-        answered: None,
+        ..Trace::default()
     })
 }
 

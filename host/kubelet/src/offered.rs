@@ -126,9 +126,8 @@ pub(crate) struct InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let ids = std::mem::take(&mut self.ids);
         self.offered
-            .change(|listing, now| listing.answered(&ids, now));
+            .change(|listing, now| listing.answered(&self.ids, now));
     }
 }
 

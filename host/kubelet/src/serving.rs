@@ -26,18 +26,12 @@ const MAX_CALLS: u32 = 8;
 pub(crate) struct Serving {
     pub session: Arc<Session>,
     pub socket: Socket,
-    drain: Duration,
     server: JoinHandle<Result<(), transport::Error>>,
     _end: DropGuard,
 }
 
 impl Serving {
-    pub fn start(
-        listener: UnixListener,
-        socket: Socket,
-        service: Service,
-        drain: Duration,
-    ) -> Self {
+    pub fn start(listener: UnixListener, socket: Socket, service: Service) -> Self {
         let session = Arc::clone(&service.session);
         // The kubelet names all ids of a list when it asks for preferred ids.
         let service = DevicePluginServer::new(service).max_decoding_message_size(MAX_LIST);
@@ -50,7 +44,6 @@ impl Serving {
                 session.end.clone().cancelled_owned(),
             );
         Self {
-            drain,
             socket,
             server: tokio::spawn(server),
             _end: session.end.clone().drop_guard(),
@@ -58,13 +51,10 @@ impl Serving {
         }
     }
 
-    /// Ends all streams and connections, and removes the socket. Pending answers are sent first, within the drain time.
-    pub async fn end(mut self) {
+    /// Ends all streams and connections, and removes the socket. Pending answers are sent first, within `drain`.
+    pub async fn end(mut self, drain: Duration) {
         self.session.end.cancel();
-        if tokio::time::timeout(self.drain, &mut self.server)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(drain, &mut self.server).await.is_err() {
             self.server.abort();
             tracing::warn!(socket = ?self.socket, "a client of a device-plugin socket does not close its connection");
         }

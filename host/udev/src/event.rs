@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::tree::kernel_of;
-
 /// An event of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
@@ -35,10 +33,5 @@ impl Event {
     /// Returns true if the event reports that events were lost. Such an event wakes every rule.
     pub fn is_lost(&self) -> bool {
         self.action.is_empty()
-    }
-
-    /// Returns the kernel name of the device.
-    pub fn kernel(&self) -> String {
-        kernel_of(&self.devpath).into_owned()
     }
 }

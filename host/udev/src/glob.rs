@@ -75,12 +75,6 @@ enum In<'a> {
 /// The glob after a `[`.
 struct Set<'a>(&'a [u8]);
 
-/// One part of a set.
-enum Part {
-    Range(u8, u8),
-    Class(bool),
-}
-
 impl<'a> Set<'a> {
     fn matches(mut self, byte: u8) -> In<'a> {
         let negated = matches!(self.0, [b'!' | b'^', ..]);
@@ -97,18 +91,15 @@ impl<'a> Set<'a> {
                 _ => {}
             }
             is_first = false;
-            let Some(part) = self.part(byte) else {
-                return In::Differs;
-            };
-            let fits = match part {
-                Part::Range(low, high) => (low..=high).contains(&byte),
-                Part::Class(fits) => fits,
-            };
-            if fits {
-                return match self.skip() {
-                    In::Fits(_) if negated => In::Differs,
-                    end => end,
-                };
+            match self.part(byte) {
+                None => return In::Differs,
+                Some(false) => {}
+                Some(true) => {
+                    return match self.skip() {
+                        In::Fits(_) if negated => In::Differs,
+                        end => end,
+                    };
+                }
             }
         }
     }
@@ -119,29 +110,30 @@ impl<'a> Set<'a> {
         Some(*first)
     }
 
-    /// Returns the next part; `None` if the set cannot match anything.
-    fn part(&mut self, byte: u8) -> Option<Part> {
+    /// Returns true if the next part has the byte; `None` if the set cannot match anything.
+    fn part(&mut self, byte: u8) -> Option<bool> {
         let low = match self.0 {
             [b'[', b':', rest @ ..] if class_end(rest).is_some() => {
                 let (name, rest) = rest.split_at_checked(class_end(rest)?)?;
                 self.0 = rest.get(2..)?;
-                return class(name, byte).map(Part::Class);
+                return class(name, byte);
             }
             [b'[', b'=', same, b'=', b']', rest @ ..] => {
                 self.0 = rest;
-                return Some(Part::Range(*same, *same));
+                return Some(*same == byte);
             }
             _ => self.end_of_range()?,
         };
         // A minus between two bytes makes a range; at either end it is a literal.
-        match self.0 {
-            [b'-', b']', ..] => Some(Part::Range(low, low)),
+        let high = match self.0 {
+            [b'-', b']', ..] => low,
             [b'-', rest @ ..] => {
                 self.0 = rest;
-                Some(Part::Range(low, self.end_of_range()?))
+                self.end_of_range()?
             }
-            _ => Some(Part::Range(low, low)),
-        }
+            _ => low,
+        };
+        Some((low..=high).contains(&byte))
     }
 
     fn end_of_range(&mut self) -> Option<u8> {

@@ -173,13 +173,8 @@ impl Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, compiled) in self.terms.iter().enumerate() {
-            if index > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{}", compiled.term)?;
-        }
-        Ok(())
+        let terms: Vec<String> = self.terms().map(ToString::to_string).collect();
+        f.write_str(&terms.join(", "))
     }
 }
 

@@ -25,37 +25,28 @@ impl Rule {
         if !allowed.allows(event.subsystem.as_deref()) {
             return false;
         }
-        let all_may_hold = |terms: &[&CompiledTerm], device: Device<'_>| {
+        let all_may_hold = |terms: &[&CompiledTerm], above: Option<&str>| {
             let mut terms = terms.iter();
-            terms.all(|term| !in_time() || may_hold(term, event, device))
+            terms.all(|term| !in_time() || may_hold(term, event, above))
         };
         let terms = self.compiled().iter();
         let (plural, own): (Vec<_>, Vec<_>) = terms.partition(|term| term.term.field.is_plural());
         // As in udev, all terms on ancestors must hold at the same device: the device itself or one ancestor.
-        all_may_hold(&own, Device::Own)
-            && (all_may_hold(&plural, Device::Own)
-                || tree::above(&event.devpath)
-                    .any(|path| all_may_hold(&plural, Device::Above(path))))
+        all_may_hold(&own, None)
+            && (all_may_hold(&plural, None)
+                || tree::above(&event.devpath).any(|path| all_may_hold(&plural, Some(path))))
     }
 }
 
-/// Device that a term is compared with.
-#[derive(Debug, Clone, Copy)]
-enum Device<'a> {
-    /// The device of the event.
-    Own,
-    /// The ancestor at this path.
-    Above(&'a str),
-}
-
-/// Returns true if the term may hold for the device, as far as the event tells.
-fn may_hold(term: &CompiledTerm, event: &Event, device: Device<'_>) -> bool {
-    let text = match (term.term.field, device) {
+/// Returns true if the term may hold for the ancestor at the path `above`, or else for the device of the event, as far as the event tells.
+fn may_hold(term: &CompiledTerm, event: &Event, above: Option<&str>) -> bool {
+    let kernel = |devpath: &str| Some(tree::kernel_of(devpath).into_owned());
+    let text = match (term.term.field, above) {
         // A new name also changes the paths of devices below.
         (Field::Devpath | Field::Kernel | Field::Kernels, _) if event.action == "move" => None,
-        (Field::Kernel | Field::Kernels, Device::Own) => Some(event.kernel()),
-        (Field::Kernels, Device::Above(path)) => Some(tree::kernel_of(path).into_owned()),
-        (Field::Subsystem | Field::Subsystems, Device::Own) => {
+        (Field::Kernel | Field::Kernels, None) => kernel(&event.devpath),
+        (Field::Kernels, Some(path)) => kernel(path),
+        (Field::Subsystem | Field::Subsystems, None) => {
             Some(event.subsystem.clone().unwrap_or_default())
         }
         (Field::Devpath, _) => Some(event.devpath.clone()),

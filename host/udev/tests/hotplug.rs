@@ -67,10 +67,11 @@ async fn wait_for(
     action: &str,
     kernel: &str,
 ) -> Option<Arc<Event>> {
+    let end = format!("/{kernel}");
     let heard = async {
         loop {
             match events.recv().await {
-                Ok(event) if event.action == action && event.kernel() == kernel => {
+                Ok(event) if event.action == action && event.devpath.ends_with(&end) => {
                     return Some(event);
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => {}

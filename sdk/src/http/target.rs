@@ -18,13 +18,10 @@ impl<'a> Target<'a> {
             return Err(bad("has a space or control character"));
         }
         let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("has no scheme"))?;
-        let tls = if scheme.eq_ignore_ascii_case("http") {
-            false
-        } else if scheme.eq_ignore_ascii_case("https") {
-            true
-        } else {
+        let tls = scheme.eq_ignore_ascii_case("https");
+        if !tls && !scheme.eq_ignore_ascii_case("http") {
             return Err(bad("is neither http nor https"));
-        };
+        }
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         if authority.contains('@') {

@@ -68,9 +68,8 @@ impl FakeHost {
     pub fn name(self, name: &str, addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let addresses = addresses.into_iter();
         let addresses = addresses.map(|address| parsed(&address.as_ref())).collect();
-        let mut names = self.0.network.names.borrow_mut();
-        names.push((name.to_owned(), addresses));
-        drop(names);
+        let name = (name.to_owned(), addresses);
+        self.0.network.names.borrow_mut().push(name);
         self
     }
 
@@ -78,9 +77,8 @@ impl FakeHost {
     /// Datagrams from a denied address do not arrive.
     #[must_use]
     pub fn deny(self, address: impl Display) -> Self {
-        let mut denied = self.0.network.denied.borrow_mut();
-        denied.push(address.to_string());
-        drop(denied);
+        let denied = &self.0.network.denied;
+        denied.borrow_mut().push(address.to_string());
         self
     }
 

@@ -67,9 +67,8 @@ impl FakeHost {
     }
 
     fn server(self, address: &impl Display, server: Server) -> Self {
-        let mut servers = self.0.network.tcp.0.borrow_mut();
-        servers.push((parsed(address), server));
-        drop(servers);
+        let server = (parsed(address), server);
+        self.0.network.tcp.0.borrow_mut().push(server);
         self
     }
 }

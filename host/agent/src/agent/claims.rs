@@ -31,19 +31,11 @@ pub struct ClaimHome {
     pub records: Arc<dyn ClaimRecords>,
 }
 
-/// Folders of this node.
-pub(super) struct Folders {
-    /// Folder of the kubelet.
-    pub kubelet_dir: PathBuf,
-    /// Folder of CDI specs.
-    pub specs: SpecDir,
-}
-
 /// Adds the tasks of claims; returns their published state.
 pub(super) fn add(
     tasks: &mut Tasks,
     node: &str,
-    folders: Folders,
+    (kubelet_dir, specs): (PathBuf, SpecDir),
     home: ClaimHome,
     store: Arc<dyn InstanceStore>,
     devices: &watch::Receiver<Arc<DeviceSnapshot>>,
@@ -51,12 +43,12 @@ pub(super) fn add(
 ) -> ClaimBoard {
     let stop = tasks.stop.clone();
     let instances = store.instances();
-    let pod_resources = folders.kubelet_dir.join("pod-resources/kubelet.sock");
+    let pod_resources = kubelet_dir.join("pod-resources/kubelet.sock");
     let ports = ClaimPorts {
         reader: home.reader,
         store,
         devices: devices.clone(),
-        specs: Arc::new(CdiClaimSpecs::new(folders.specs)),
+        specs: Arc::new(CdiClaimSpecs::new(specs)),
         records: home.records,
         users: Arc::new(PodResources::new(pod_resources)),
     };
@@ -64,7 +56,7 @@ pub(super) fn add(
     let (health, healths) = watch::channel(Arc::default());
     let config = DraConfig {
         driver: DRIVER.to_owned(),
-        kubelet_dir: folders.kubelet_dir,
+        kubelet_dir,
         // The driver waits twice: for the sockets, and for running calls.
         drain: timeouts::DRAIN / 4,
     };

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leafhost_cdi::{ContainerEdits, Device as CdiDevice, DeviceNode, Mount, Spec};
+use leafhost_cdi::{ContainerEdits, Device as CdiDevice, DeviceNode, Mount, Spec, class_problem};
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
 use leafhost_core::edits::Edits;
-use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
+use leafhost_core::names::{ConfigurationKey, GROUP};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
@@ -69,7 +69,7 @@ pub fn wanted<'a>(
         let class = key.name();
         let taken = names.taken_from(key.namespace(), class);
         let first = || wanted.offers.get(class).map(|first| first.key.to_string());
-        if !is_cdi_class(class) {
+        if class_problem(class).is_some() {
             wanted.problems.push(Problem::InvalidCdiClass {
                 configuration: key.clone(),
             });

@@ -80,7 +80,7 @@ impl OfferTask {
         let mut ask_at = tokio::time::Instant::now();
         let mut told_at = None;
         loop {
-            let wanted = self.wanted();
+            let wanted: BTreeSet<_> = wanted(&self.devices.borrow_and_update()).cloned().collect();
             let registered = self.registered();
             // The report of a missing registration is delayed.
             if registered.is_ok() {
@@ -120,14 +120,6 @@ impl OfferTask {
                 () = tokio::time::sleep_until(told_at.unwrap_or(now)), if waits => {}
             }
         }
-    }
-
-    /// Returns the Configurations whose devices the scheduler allocates.
-    fn wanted(&mut self) -> BTreeSet<ConfigurationKey> {
-        let devices = self.devices.borrow_and_update();
-        let all = devices.configurations.iter();
-        let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
-        wanted.map(|(key, _)| key.clone()).collect()
     }
 
     /// Returns the reason if the kubelet cannot use the offer.
@@ -181,14 +173,19 @@ impl OfferTask {
 /// Returns a problem for each Configuration with backend `Dra` on an agent without a cluster, a kubelet or a folder of CDI specs, which
 /// offers nothing to the scheduler.
 pub fn unavailable(view: &DeviceSnapshot) -> Vec<Problem> {
-    let all = view.configurations.iter();
-    let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
     let why = "this agent works without a cluster, a kubelet or CDI specs; give it all three, or remove the annotation";
-    let problem = |(key, _): (&ConfigurationKey, _)| Problem::DraUnavailable {
+    let problem = |key: &ConfigurationKey| Problem::DraUnavailable {
         configuration: key.clone(),
         why: why.to_owned(),
     };
-    wanted.map(problem).collect()
+    wanted(view).map(problem).collect()
+}
+
+/// Returns the Configurations whose devices the scheduler allocates.
+fn wanted(view: &DeviceSnapshot) -> impl Iterator<Item = &ConfigurationKey> {
+    let all = view.configurations.iter();
+    let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
+    wanted.map(|(key, _)| key)
 }
 
 /// Returns the local devices to offer; adds their number, and the attributes without room, to the report.

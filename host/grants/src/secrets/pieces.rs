@@ -35,7 +35,10 @@ impl Pieces {
         let mut numbers = BTreeMap::new();
         for (value, text) in values.iter().enumerate() {
             let lines = text.lines().map(str::trim).filter(|line| !is_frame(line));
-            let parts = lines.flat_map(|line| [Some(line), left(line), right(line)]);
+            let parts = lines.flat_map(|line| {
+                let (user, password) = halves(line).unzip();
+                [Some(line), user.filter(|user| !is_word(user)), password]
+            });
             let parts = parts.flatten().filter(|part| part.len() >= SHORTEST_PIECE);
             for text in parts.chain([text.as_str()]) {
                 let digits = text.trim_start_matches('0');
@@ -111,20 +114,13 @@ fn is_frame(line: &str) -> bool {
     line.starts_with("-----") && line.ends_with("-----")
 }
 
-/// Returns the password of `user:password`.
-fn right(line: &str) -> Option<&str> {
-    let (_, right) = halves(line)?;
-    Some(right)
-}
-
-/// Returns the user of `user:password`, unless it may be an ordinary word.
-fn left(line: &str) -> Option<&str> {
-    let (left, _) = halves(line)?;
+/// Returns true if the text may be an ordinary word.
+fn is_word(text: &str) -> bool {
     let is_letter = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '.');
-    (!left.chars().all(is_letter)).then_some(left)
+    text.chars().all(is_letter)
 }
 
-/// Splits a line at the colon, unless it is an address or a sentence.
+/// Splits `user:password` at the colon, unless it is an address or a sentence.
 fn halves(line: &str) -> Option<(&str, &str)> {
     let (left, right) = line.split_once(':')?;
     let is_port = right.len() <= PORT && right.bytes().all(|byte| byte.is_ascii_digit());

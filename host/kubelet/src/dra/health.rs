@@ -17,7 +17,7 @@ use crate::proto::dra_health as proto;
 
 /// Longest pause between two messages.
 const REPEAT: Duration = Duration::from_secs(10);
-/// Maximum size of a device's message, in bytes.
+/// Maximum size of a device's message, in bytes; a longer one is cut between two characters.
 const MAX_TEXT: usize = 1024;
 
 /// Health service on the driver's socket.
@@ -39,18 +39,14 @@ fn message(list: &HealthList) -> proto::NodeWatchResourcesResponse {
     }
 }
 
-/// Cuts a text at the limit, between two characters.
-fn cut(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(MAX_TEXT))
-        .unwrap_or(text)
-}
-
 fn device((pool, name): &DeviceName, health: &DeviceHealth, now: i64) -> proto::DeviceHealth {
     let status = if health.is_healthy {
         proto::HealthStatus::Healthy
     } else {
         proto::HealthStatus::Unhealthy
     };
+    let mut message = health.message.clone();
+    message.truncate(message.floor_char_boundary(MAX_TEXT));
     proto::DeviceHealth {
         device: Some(proto::DeviceIdentifier {
             pool_name: pool.clone(),
@@ -59,7 +55,7 @@ fn device((pool, name): &DeviceName, health: &DeviceHealth, now: i64) -> proto::
         health: status.into(),
         last_updated_time: now,
         health_check_timeout_seconds: 0,
-        message: cut(&health.message).to_owned(),
+        message,
     }
 }
 

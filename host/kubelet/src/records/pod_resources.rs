@@ -126,17 +126,10 @@ impl PodResources {
     }
 
     fn fold(&self, answer: ListPodResourcesResponse) -> Result<Listed, Error> {
-        let ids = answer
-            .pod_resources
-            .iter()
-            .flat_map(|pod| &pod.containers)
-            .flat_map(|container| &container.devices)
-            .map(|devices| devices.device_ids.len())
-            .sum::<usize>();
-        let containers = answer.pod_resources.iter().flat_map(|pod| &pod.containers);
-        let claims = containers
-            .map(|one| one.dynamic_resources.len())
-            .sum::<usize>();
+        let containers = || answer.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let devices = containers().flat_map(|container| &container.devices);
+        let ids: usize = devices.map(|devices| devices.device_ids.len()).sum();
+        let claims: usize = containers().map(|one| one.dynamic_resources.len()).sum();
         for (count, what, most) in [
             (answer.pod_resources.len(), "pods", MOST_PODS),
             (ids, "device ids", MOST_IDS),

@@ -11,6 +11,8 @@ use crate::verdict::{Miss, costs_a_file};
 
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
+/// Subject of a note about no single device.
+const MACHINE: &str = "this machine";
 
 /// Collects notes.
 #[derive(Debug, Default)]
@@ -19,13 +21,14 @@ pub(super) struct Notes<'a> {
     globs: Vec<(Glob, &'static str)>,
     /// First device and number of devices, by rule and term.
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
-    missed: Vec<(u32, &'a str, Miss)>,
+    missed: Vec<Told<'a>>,
     forgotten: usize,
     /// True if a rule holds for some device.
     has_matched: bool,
 }
 
 /// A device that a rule nearly matches.
+#[derive(Debug)]
 struct Told<'a> {
     rule: u32,
     devpath: &'a str,
@@ -53,7 +56,7 @@ impl<'a> Notes<'a> {
         for (rule, of_rule) in (0..).zip(rules) {
             let ports = of_rule.terms().enumerate().filter(|(_, it)| it.is_port());
             globs.extend(ports.map(|(term, _)| {
-                let devpath = "this machine".to_owned();
+                let devpath = MACHINE.to_owned();
                 let glob = Glob {
                     rule,
                     term,
@@ -80,7 +83,12 @@ impl<'a> Notes<'a> {
 
     /// Records a rule that nearly held.
     pub(super) fn missed(&mut self, rule: u32, devpath: &'a str, miss: Miss) {
-        self.missed.push((rule, devpath, miss));
+        self.missed.push(Told {
+            rule,
+            devpath,
+            miss,
+            hint: None,
+        });
         if self.missed.len() > 8 * MAX_NOTES {
             self.sort();
             self.forgotten += self.missed.len() - MAX_NOTES;
@@ -91,8 +99,8 @@ impl<'a> Notes<'a> {
     /// Sorts the near misses by the number of terms that held, largest first.
     fn sort(&mut self) {
         self.missed.sort_by(|a, b| {
-            let held = b.2.held.cmp(&a.2.held);
-            held.then_with(|| (&a.1, a.0).cmp(&(&b.1, b.0)))
+            let held = b.miss.held.cmp(&a.miss.held);
+            held.then_with(|| (a.devpath, a.rule).cmp(&(b.devpath, b.rule)))
         });
     }
 
@@ -107,14 +115,11 @@ impl<'a> Notes<'a> {
         self.sort();
         let globs = self.globs.into_iter().filter_map(|(glob, why)| {
             let (rule, term) = lookup(rules, glob.rule, glob.term)?;
-            Some(Note {
-                subject: glob.devpath,
-                rule: rule.to_string(),
-                reason: format!(
-                    "{term} is read as a glob, {why}; for the regular expression that it was in Akri write \"({})\"",
-                    term.value
-                ),
-            })
+            let reason = format!(
+                "{term} is read as a glob, {why}; for the regular expression that it was in Akri write \"({})\"",
+                term.value
+            );
+            Some(note(&glob.devpath, rule, reason))
         });
         let as_regex = self
             .as_regex
@@ -130,28 +135,17 @@ impl<'a> Notes<'a> {
                 } else {
                     ""
                 };
-                Some(Note {
-                    subject: devpath.to_owned(),
-                    rule: rule.to_string(),
-                    reason: format!(
-                        "{term} holds only as a regular expression, as Akri read it{others}; write it as a glob{dot}"
-                    ),
-                })
+                let reason = format!(
+                    "{term} holds only as a regular expression, as Akri read it{others}; write it as a glob{dot}"
+                );
+                Some(note(devpath, rule, reason))
             });
-        let missed = self.missed.into_iter().enumerate();
-        let missed: Vec<Told<'_>> = missed
-            .filter_map(|(place, (rule, devpath, miss))| {
-                let (of_rule, _) = lookup(rules, rule, miss.failed)?;
-                let is_first = place < MAX_HINTS;
-                let hint = is_first.then(|| hint(of_rule, miss.failed, devpath));
-                Some(Told {
-                    rule,
-                    devpath,
-                    miss,
-                    hint: hint.flatten(),
-                })
-            })
-            .collect();
+        let mut missed = self.missed;
+        for told in missed.iter_mut().take(MAX_HINTS) {
+            let failed = told.miss.failed;
+            told.hint = lookup(rules, told.rule, failed)
+                .and_then(|(rule, _)| hint(rule, failed, told.devpath));
+        }
         let bare = folded(&missed);
         let total = bare.values().fold(total, |total, count| total + 1 - count);
         let is_all = |rule: u32, count: usize| {
@@ -233,11 +227,8 @@ fn none(rule: &Rule, failed: &Term, is_all: bool) -> Note {
         1 => " at any ancestor that the handler may see",
         _ => " at one ancestor that the handler may see",
     };
-    Note {
-        subject: "this machine".to_owned(),
-        rule: rule.to_string(),
-        reason: format!("{devices} has {}{place}", lacking.join(" and ")),
-    }
+    let reason = format!("{devices} has {}{place}", lacking.join(" and "));
+    note(MACHINE, rule, reason)
 }
 
 /// Returns the name and the value that a term asks for.
@@ -254,11 +245,7 @@ fn name(term: &Term) -> String {
 
 /// Returns the note about a device that a rule nearly matches.
 pub(super) fn near(devpath: &str, rule: &Rule, term: &Term, why: &str) -> Note {
-    Note {
-        subject: devpath.to_owned(),
-        rule: rule.to_string(),
-        reason: format!("{term} does not hold: {why}"),
-    }
+    note(devpath, rule, format!("{term} does not hold: {why}"))
 }
 
 /// Returns the note about a rule that no device nearly matches.
@@ -271,13 +258,18 @@ pub(super) fn nothing(rule: &Rule, listing: &Listing) -> Note {
         let Term { field, negated, .. } = compiled.term;
         field == Field::Subsystem && !negated && !listing.iter().any(fits)
     });
+    let reason = match absent {
+        Some(absent) => format!("no {} device on this machine", absent.term.value),
+        None => "no device that the handler may see comes near to the rule".to_owned(),
+    };
+    note(MACHINE, rule, reason)
+}
+
+fn note(subject: &str, rule: &Rule, reason: String) -> Note {
     Note {
-        subject: "this machine".to_owned(),
+        subject: subject.to_owned(),
         rule: rule.to_string(),
-        reason: match absent {
-            Some(absent) => format!("no {} device on this machine", absent.term.value),
-            None => "no device that the handler may see comes near to the rule".to_owned(),
-        },
+        reason,
     }
 }
 
