@@ -140,7 +140,7 @@ impl LoaderTask {
         let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
         if let Ok((accepted, owners)) = kept {
             self.accepted = accepted;
-            self.owners = HandlerOwners::new(owners);
+            self.owners = HandlerOwners(owners);
         } else {
             tracing::error!("reading accepted handlers panicked; this is a bug");
         }
@@ -393,10 +393,7 @@ impl LoaderTask {
     /// Writes the accepted versions to the store; tries again later if that fails.
     async fn store(&mut self) {
         let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
-        let (files, owners) = (
-            std::mem::take(&mut self.unstored),
-            self.owners.kept().clone(),
-        );
+        let (files, owners) = (std::mem::take(&mut self.unstored), self.owners.0.clone());
         let written = spawn_blocking(move || {
             // The owner of a handler's name must be stored before its file is forgotten.
             let owners = store.set_owners(&owners);
