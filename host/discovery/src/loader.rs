@@ -363,19 +363,10 @@ impl LoaderTask {
     /// Records a version that was loaded and serves. A source keeps its registration while its handler is the same.
     fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
         let name = file.name.clone();
-        let registrations = || {
-            self.accepted
-                .values()
-                .map(|accepted| &accepted.registration)
-        };
-        let known = self
-            .accepted
-            .get(&name)
-            .map(|accepted| &accepted.registration);
-        let registration = match known.filter(|known| known.handler == *handler) {
-            Some(known) => known.clone(),
-            None => Registration::after(registrations(), handler),
-        };
+        let all = self.accepted.values().map(|one| &one.registration);
+        let known = self.accepted.get(&name).map(|one| &one.registration);
+        let known = known.filter(|known| known.handler == *handler).cloned();
+        let registration = known.unwrap_or_else(|| Registration::after(all, handler));
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.loaded.registration = Some(registration.clone());
         }
