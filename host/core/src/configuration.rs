@@ -371,13 +371,13 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
         }
         if property.value.is_some() && property.value_from.is_some() {
             problems.push(FieldProblem::new(
-                path,
+                &path,
                 "has both value and valueFrom, must have one of them",
             ));
         }
         if !names.insert(property.name.as_str()) {
             problems.push(FieldProblem::new(
-                format!("spec.discoveryHandler.discoveryProperties[{index}].name"),
+                format!("{path}.name"),
                 format!("{:?} is specified twice", property.name),
             ));
         }
