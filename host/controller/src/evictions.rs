@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::cluster::{Cluster, ClusterViews, EvictionError, PodKey};
+use leafhost_core::cluster::{Cluster, ClusterViews, EvictionError};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::problem::Problem;
+use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{ConfigurationStates, Event, Regarding, WriteError};
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;

@@ -61,47 +61,43 @@ pub fn value_problem(value: &AttributeValue) -> Option<&'static str> {
     }
 }
 
+/// Binary suffixes of quantities, from 2^10 on.
+const BINARY: &[&str] = &["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+/// Decimal suffixes of quantities, from 10^-9 on.
+const DECIMAL: &[&str] = &["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
 /// Returns true if `text` is a Kubernetes quantity: a decimal number with an SI or binary suffix or a decimal exponent.
 ///
 /// Source: `k8s.io/apimachinery/pkg/api/resource`, the grammar in the documentation of `Quantity`.
 pub fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 16] = [
-        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
-    ];
+    quantity(text).is_some()
+}
+
+/// Splits a quantity into its number without sign, and its suffix.
+fn quantity(text: &str) -> Option<(&str, &str)> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
     let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| {
         let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         !exponent.is_empty() && exponent.bytes().all(|b| b.is_ascii_digit())
     });
-    text.len() <= 64
-        && digits > 0
+    let is_quantity = text.len() <= 64
+        && number.bytes().any(|b| b.is_ascii_digit())
         && number.matches('.').count() <= 1
-        && (SUFFIXES.contains(&suffix) || exponent)
+        && (BINARY.contains(&suffix) || DECIMAL.contains(&suffix) || exponent);
+    is_quantity.then_some((number, suffix))
 }
 
 /// Returns the amount of a quantity in billionths, rounded up as in Kubernetes, or `None` if it is not a quantity or does
 /// not fit. Makes quantities comparable: the API server writes an amount in one way only, handlers in several.
 pub fn nanos(text: &str) -> Option<i128> {
-    if !is_quantity(text) {
-        return None;
-    }
-    let (sign, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
+    let (number, suffix) = quantity(text)?;
+    let sign = if text.starts_with('-') { -1 } else { 1 };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits: u128 = format!("0{whole}{fraction}").parse().ok()?;
-    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let decimal = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-    let power_of_two = binary.iter().zip(1..).find(|(name, _)| **name == suffix);
-    let power_of_ten = decimal.iter().zip(-3..).find(|(name, _)| **name == suffix);
+    let power_of_two = BINARY.iter().zip(1..).find(|(name, _)| **name == suffix);
+    let power_of_ten = DECIMAL.iter().zip(-3..).find(|(name, _)| **name == suffix);
     let (twos, tens): (u32, i32) = match (power_of_two, power_of_ten) {
         (Some((_, power)), _) => (10 * power, 0),
         (None, Some((_, power))) => (0, 3 * power),

@@ -15,6 +15,7 @@ use crate::names::ConfigurationKey;
 use crate::ports::{Change, InstanceSet};
 use crate::problem::Problem;
 use crate::resource_names::{NameSet, NameStore};
+use crate::scheduling::PodKey;
 use crate::status_store::{ConfigurationStates, ReportSet, StatusStore, WriteError};
 
 /// All nodes of the cluster.
@@ -96,32 +97,6 @@ pub struct ReadError {
     pub what: String,
     /// Answer of the API server, or the reason why there was none.
     pub why: String,
-}
-
-/// Namespace and name of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodKey {
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Name of the pod.
-    pub name: String,
-}
-
-impl PodKey {
-    /// Parses a holder as Instances show it: `namespace/name`.
-    pub fn of_holder(holder: &str) -> Option<Self> {
-        let (namespace, name) = holder.split_once('/')?;
-        Some(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
-    }
-}
-
-impl fmt::Display for PodKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// State of a pod that may be evicted.

@@ -13,14 +13,15 @@ mod annotations;
 mod backend;
 mod broker_properties;
 mod resources;
-mod restarts;
 mod workloads;
 
 pub use annotations::{invalid_annotations, unknown_annotations};
-pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, read as read_allocation};
+pub use backend::{
+    ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, RESTART_PODS_ANNOTATION,
+    read as read_allocation,
+};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
-pub use restarts::{RESTART_PODS_ANNOTATION, read as read_restart_pods};
 
 /// Annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
 pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
@@ -320,14 +321,8 @@ impl TryFrom<Manifest> for Configuration {
             ));
         }
         problems.extend(broker_problems(&spec.broker_properties));
-        let grace = annotations::grace(&metadata.annotations);
-        let grace = or_default(Some(grace), &mut problems);
-        let resources = metadata.annotations.get(RESOURCES_ANNOTATION);
-        let resources = resources.map(|text| Resources::parse(text));
-        let resources = or_default(resources, &mut problems);
-        let (backend, evicts, wrong) = backend::read(&metadata.annotations);
-        problems.extend(wrong);
-        problems.extend(restarts::read(&metadata.annotations, backend).err());
+        let (grace, resources, backend, evicts) =
+            annotations::read(&metadata.annotations, &mut problems);
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -348,18 +343,6 @@ impl TryFrom<Manifest> for Configuration {
             _ => Err(problems),
         }
     }
-}
-
-/// Returns a field as it was read, or its default if it is absent or invalid, which adds the problem.
-fn or_default<T: Default>(
-    read: Option<Result<T, FieldProblem>>,
-    problems: &mut Vec<FieldProblem>,
-) -> T {
-    let read = read.unwrap_or_else(|| Ok(T::default()));
-    read.unwrap_or_else(|problem| {
-        problems.push(problem);
-        T::default()
-    })
 }
 
 /// Returns the reason why `details` are not passed to any handler.
@@ -388,13 +371,13 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
         }
         if property.value.is_some() && property.value_from.is_some() {
             problems.push(FieldProblem::new(
-                path,
+                &path,
                 "has both value and valueFrom, must have one of them",
             ));
         }
         if !names.insert(property.name.as_str()) {
             problems.push(FieldProblem::new(
-                format!("spec.discoveryHandler.discoveryProperties[{index}].name"),
+                format!("{path}.name"),
                 format!("{:?} is specified twice", property.name),
             ));
         }

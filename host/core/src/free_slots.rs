@@ -17,24 +17,17 @@ pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> 
     }
     (0..spec.capacity.min(MAX_CAPACITY))
         .map(|slot| slot_id(name, slot))
-        .filter(|id| !is_used(instance, id) && !taken.contains(id))
+        .filter(|id| instance.usage(id).is_empty() && !taken.contains(id))
         .take(left)
         .collect()
 }
 
 /// Returns the number of free slots of an Instance, without those in `taken`.
 pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
-    let spec = &instance.spec;
-    let used = spec.device_usage.values().filter(|usage| !usage.is_empty());
-    let also = taken
-        .iter()
-        .filter(|id| slot_number(&instance.metadata.name, id).is_some() && !is_used(instance, id));
-    let capacity = usize::try_from(spec.capacity.min(MAX_CAPACITY)).unwrap_or(usize::MAX);
-    capacity.saturating_sub(used.count().saturating_add(also.count()))
-}
-
-/// Returns true if the usage of the Instance says that the slot is used.
-pub fn is_used(instance: &Instance, slot: &str) -> bool {
-    let usage = instance.spec.device_usage.get(slot);
-    usage.is_some_and(|usage| !usage.is_empty())
+    let also = taken.iter().filter(|id| {
+        slot_number(&instance.metadata.name, id).is_some() && instance.usage(id).is_empty()
+    });
+    let capacity = instance.spec.capacity.min(MAX_CAPACITY);
+    let free = usize::try_from(capacity.saturating_sub(instance.used())).unwrap_or(usize::MAX);
+    free.saturating_sub(also.count())
 }

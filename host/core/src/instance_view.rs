@@ -154,8 +154,8 @@ impl InstanceView {
     }
 
     /// Ends the list of a scope of a store that was restored to an earlier state. Keeps only those objects of the scope
-    /// that were seen since the list began, and forgets the versions of all others. Always returns true.
-    pub fn list_restored(&mut self, scope: Scope, listed: u64) -> bool {
+    /// that were seen since the list began, and forgets the versions of all others.
+    pub fn list_restored(&mut self, scope: Scope, listed: u64) {
         let Listing { seen, .. } = self.lists.remove(&scope).unwrap_or_default();
         self.gone.clear();
         self.order.clear();
@@ -167,7 +167,6 @@ impl InstanceView {
             metadata.resource_version.clear();
         }
         self.instances.extend(seen);
-        true
     }
 }
 
@@ -289,7 +288,7 @@ mod tests {
         view.observe(shared("a-40", "40", 10));
         view.observe(shared("a-41", "41", 11));
         assert_eq!(view.overtaken(Scope::Shared, 12), Some(43));
-        assert!(view.list_restored(Scope::Shared, 12));
+        view.list_restored(Scope::Shared, 12);
         assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
         // Later events count, even if their versions are older than some seen before the restore.
         assert!(view.observe(shared("a-41", "41", 13)));

@@ -51,9 +51,7 @@ pub fn texts<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Err
 where
     D: Deserializer<'de>,
 {
-    let Value::Object(all) = Value::deserialize(deserializer)? else {
-        return Ok(BTreeMap::new());
-    };
+    let all: BTreeMap<String, Value> = entries(deserializer)?;
     let all = all.into_iter();
     Ok(all.map(|(name, value)| (name, text(value))).collect())
 }
@@ -63,9 +61,7 @@ pub fn list<'de, D>(deserializer: D) -> Result<Vec<String>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    let Value::Array(all) = Value::deserialize(deserializer)? else {
-        return Ok(Vec::new());
-    };
+    let all: Vec<Value> = or_default(deserializer)?;
     Ok(all.into_iter().map(text).collect())
 }
 

@@ -53,22 +53,19 @@ pub fn pools(
         let Some((key, evicts)) = key.as_ref().and_then(|key| wanted.get_key_value(key)) else {
             continue;
         };
-        let seen = Seen::of(instance, hostnames);
-        let (nodes, why) = if seen.well.is_empty() {
-            (seen.others, Some(seen.why))
-        } else {
-            (seen.well, None)
-        };
+        let (nodes, why) = reach(instance, hostnames);
         if nodes.is_empty()
             || instance.metadata.deletion_timestamp.is_some()
             || (why.is_some() && !features.taints)
         {
             continue;
         }
+        // Do not evict a pod whose node may only be away.
+        let mut seeing = instance.spec.nodes.iter();
+        let is_ill_everywhere = seeing.all(|node| ailment(instance, node) == Some(UNHEALTHY));
         let taints = why.map(|key| Taint {
             key: key.to_owned(),
-            // Do not evict a pod whose node may only be away.
-            evicts: *evicts && is_ill_everywhere(instance),
+            evicts: *evicts && is_ill_everywhere,
         });
         let taints = taints.into_iter().collect();
         let (devices, over) = offered(key, instance, &taints, features.shares);
@@ -81,53 +78,40 @@ pub fn pools(
     (pools, left_out)
 }
 
-/// Returns true if all nodes that see the device report it unhealthy.
-fn is_ill_everywhere(instance: &Instance) -> bool {
-    instance.spec.nodes.iter().all(|node| {
-        let status = instance.status.nodes.get(node);
-        status.is_some_and(|status| {
-            status.missing_since.is_none() && matches!(status.health, Health::Unhealthy(_))
-        })
-    })
-}
-
-/// Hostnames of the nodes that see a device.
-struct Seen {
-    /// Hostnames of nodes from which the device works.
-    well: BTreeSet<String>,
-    /// Hostnames of nodes from which the device does not work.
-    others: BTreeSet<String>,
-    /// Key of the taint for a device that works from no node.
-    why: &'static str,
-}
-
-impl Seen {
-    fn of(instance: &Instance, hostnames: &BTreeMap<String, String>) -> Self {
-        let mut seen = Self {
-            well: BTreeSet::new(),
-            others: BTreeSet::new(),
-            why: MISSING,
+/// Returns the hostnames of the nodes from which a device works. If there are none, returns those of all nodes that see
+/// it, and the key of its taint.
+fn reach(
+    instance: &Instance,
+    hostnames: &BTreeMap<String, String>,
+) -> (BTreeSet<String>, Option<&'static str>) {
+    let (mut well, mut others, mut why) = (BTreeSet::new(), BTreeSet::new(), MISSING);
+    for node in &instance.spec.nodes {
+        let Some(hostname) = hostnames.get(node) else {
+            continue;
         };
-        for node in &instance.spec.nodes {
-            let Some(hostname) = hostnames.get(node) else {
-                continue;
-            };
-            let status = instance.status.nodes.get(node);
-            let is_missing = status.is_some_and(|status| status.missing_since.is_some());
-            let is_unhealthy =
-                status.is_some_and(|status| matches!(status.health, Health::Unhealthy(_)));
-            if is_unhealthy && !is_missing {
-                seen.why = UNHEALTHY;
-            }
-            let nodes = if is_missing || is_unhealthy {
-                &mut seen.others
-            } else {
-                &mut seen.well
-            };
-            nodes.insert(hostname.clone());
+        let Some(key) = ailment(instance, node) else {
+            well.insert(hostname.clone());
+            continue;
+        };
+        others.insert(hostname.clone());
+        if key == UNHEALTHY {
+            why = key;
         }
-        seen
     }
+    if well.is_empty() {
+        (others, Some(why))
+    } else {
+        (well, None)
+    }
+}
+
+/// Returns the key of the taint for a device that does not work from a node; `None` if it works.
+fn ailment(instance: &Instance, node: &str) -> Option<&'static str> {
+    let status = instance.status.nodes.get(node)?;
+    if status.missing_since.is_some() {
+        return Some(MISSING);
+    }
+    matches!(status.health, Health::Unhealthy(_)).then_some(UNHEALTHY)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::session::Property;
 pub const MAX_VALUES: usize = 4 << 20;
 
 /// Kind of object that holds a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
 pub enum ValueKind {
     /// Secret, whose values are never shown.
     Secret,
@@ -23,10 +23,7 @@ pub enum ValueKind {
 impl ValueKind {
     /// Returns the name of the kind in Kubernetes.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Secret => "Secret",
-            Self::ConfigMap => "ConfigMap",
-        }
+        self.into()
     }
 }
 

@@ -91,21 +91,11 @@ pub fn pack(
         let kept: Devices = kept.unwrap_or_default();
         slices.insert(name.clone(), (slice.reach.clone(), kept));
     }
-    let has_slice = |slices: &BTreeMap<String, (Reach, Devices)>, reach: &Reach| {
-        slices.values().any(|(own, _)| own == reach)
-    };
-    unplaced.retain(|reach, devices| {
-        let is_empty_node = matches!(reach, Reach::Node(_)) && !has_slice(&slices, reach);
-        !devices.is_empty() || is_empty_node
-    });
     for (reach, devices) in unplaced {
-        if devices.is_empty() {
-            slices.insert(free_name(pool, &slices), (reach, devices));
-            continue;
-        }
         let mut devices = devices.into_iter().peekable();
-        let same = slices.values_mut().filter(|(own, _)| *own == reach);
-        for (_, held) in same {
+        let mut has_slice = false;
+        for (_, held) in slices.values_mut().filter(|(own, _)| *own == reach) {
+            has_slice = true;
             fill(held, &mut devices);
         }
         // Reuse an empty slice of other nodes; a slice of a single node cannot move.
@@ -118,7 +108,9 @@ pub fn pack(
                 fill(held, &mut devices);
             }
         }
-        while devices.peek().is_some() {
+        let mut is_lacking = matches!(reach, Reach::Node(_)) && !has_slice;
+        while devices.peek().is_some() || is_lacking {
+            is_lacking = false;
             let mut held = Devices::new();
             fill(&mut held, &mut devices);
             slices.insert(free_name(pool, &slices), (reach.clone(), held));

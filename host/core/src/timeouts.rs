@@ -28,7 +28,5 @@ pub const FILE_SILENT: Duration = Duration::from_mins(1);
 pub const FILE_GONE: Duration = Duration::from_secs(2);
 /// Interval of reading a folder without an event: inotify can lose events silently.
 pub const FOLDER_BACKSTOP: Duration = Duration::from_secs(10);
-/// Time limit for the compiler process per component.
-pub const COMPILE: Duration = Duration::from_mins(1);
 /// Time limit for running work to finish after the first signal.
 pub const DRAIN: Duration = Duration::from_secs(5);

@@ -35,6 +35,15 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// Creates a mistake of the whole text, or of a line without a known field.
+    fn new(line: Option<usize>, message: impl Into<String>) -> Self {
+        Self {
+            line,
+            path: String::new(),
+            message: message.into(),
+        }
+    }
+
     /// Returns the message with the line.
     pub fn with_line(&self) -> String {
         match self.line {
@@ -65,15 +74,8 @@ pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
 /// Returns the mistake of the first line that begins with a no-break space, or has one after the colon of its field: it looks like a space, and
 /// is none for YAML.
 pub fn no_break_space(text: &str) -> Option<Mistake> {
-    wording::no_break(text, 1, usize::MAX).map(no_break)
-}
-
-fn no_break(line: usize) -> Mistake {
-    Mistake {
-        line: Some(line),
-        path: String::new(),
-        message: wording::NO_BREAK.to_owned(),
-    }
+    let line = wording::no_break(text, 1, usize::MAX)?;
+    Some(Mistake::new(Some(line), wording::NO_BREAK))
 }
 
 /// Returns a value as a document. Only a text that has line ends is written in several lines.
@@ -251,8 +253,8 @@ fn syntax(text: &str, error: &Error) -> Mistake {
     let line = error.location().and_then(|location| line(text, &location));
     // What is open at the mistake may have begun in the line before.
     let near = line.and_then(|line| wording::no_break(text, line.saturating_sub(1), 2));
-    if let Some(line) = near {
-        return no_break(line);
+    if near.is_some() {
+        return Mistake::new(near, wording::NO_BREAK);
     }
     let message = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
@@ -268,11 +270,7 @@ fn syntax(text: &str, error: &Error) -> Mistake {
         error => wording::syntax(&UserMessageFormatter.format_message(error)),
     };
     let line = wording::tab(text, line, &message).or(line);
-    Mistake {
-        line,
-        path: String::new(),
-        message: wording::template(text, line).unwrap_or(message),
-    }
+    Mistake::new(line, wording::template(text, line).unwrap_or(message))
 }
 
 impl Node {

@@ -140,7 +140,7 @@ impl LoaderTask {
         let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
         if let Ok((accepted, owners)) = kept {
             self.accepted = accepted;
-            self.owners = HandlerOwners::new(owners);
+            self.owners = HandlerOwners(owners);
         } else {
             tracing::error!("reading accepted handlers panicked; this is a bug");
         }
@@ -363,19 +363,10 @@ impl LoaderTask {
     /// Records a version that was loaded and serves. A source keeps its registration while its handler is the same.
     fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
         let name = file.name.clone();
-        let registrations = || {
-            self.accepted
-                .values()
-                .map(|accepted| &accepted.registration)
-        };
-        let known = self
-            .accepted
-            .get(&name)
-            .map(|accepted| &accepted.registration);
-        let registration = match known.filter(|known| known.handler == *handler) {
-            Some(known) => known.clone(),
-            None => Registration::after(registrations(), handler),
-        };
+        let all = self.accepted.values().map(|one| &one.registration);
+        let known = self.accepted.get(&name).map(|one| &one.registration);
+        let known = known.filter(|known| known.handler == *handler).cloned();
+        let registration = known.unwrap_or_else(|| Registration::after(all, handler));
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.loaded.registration = Some(registration.clone());
         }
@@ -393,10 +384,7 @@ impl LoaderTask {
     /// Writes the accepted versions to the store; tries again later if that fails.
     async fn store(&mut self) {
         let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
-        let (files, owners) = (
-            std::mem::take(&mut self.unstored),
-            self.owners.kept().clone(),
-        );
+        let (files, owners) = (std::mem::take(&mut self.unstored), self.owners.0.clone());
         let written = spawn_blocking(move || {
             // The owner of a handler's name must be stored before its file is forgotten.
             let owners = store.set_owners(&owners);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{DeviceSnapshot, DeviceView};
 use leafhost_core::fault::FaultReason;
-use leafhost_metrics::{Buckets, Count, Counts, Labels, labels, register, register_as};
+use leafhost_metrics::{Buckets, Count, Counts, Labels, count, labels, register, register_as};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -95,21 +95,11 @@ impl Metrics {
             CallResult::Partial => partial,
             _ => fail,
         };
-        self.response_result
-            .get_or_create(&labels([
-                ("discovery_handler_name", call.handler),
-                ("result", result),
-            ]))
-            .0
-            .inc();
+        let pairs = [("discovery_handler_name", call.handler), ("result", result)];
+        count(&self.response_result, pairs);
         if let CallResult::Faulted(reason) = call.result {
-            self.faults
-                .get_or_create(&labels([
-                    ("handler", call.handler),
-                    ("reason", reason.label()),
-                ]))
-                .0
-                .inc();
+            let pairs = [("handler", call.handler), ("reason", reason.label())];
+            count(&self.faults, pairs);
         }
         if call.denied > 0 {
             self.denied

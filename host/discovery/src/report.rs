@@ -93,27 +93,21 @@ impl DiscoveryTask {
     }
 
     fn handler_problem(&self, key: &ConfigurationKey, name: &str) -> Option<Problem> {
-        let entries: Vec<&HandlerKey> = self
-            .registry
-            .keys()
-            .filter(|key| key.name == name)
-            .collect();
+        if self.registry.serves(name) {
+            return None;
+        }
         let (configuration, handler) = (key.clone(), name.to_owned());
-        let retry = entries
-            .iter()
-            .find_map(|key| match self.registry.phase(key) {
-                Some((Phase::Removed(retry), _)) => Some(retry),
-                _ => None,
+        let mut entries = self.registry.keys().filter(|key| key.name == name);
+        let retry = entries.find_map(|key| match self.registry.phase(key)? {
+            (Phase::Removed(retry), _) => Some(retry),
+            _ => None,
+        });
+        if let Some(retry) = retry {
+            return Some(Problem::HandlerRemoved {
+                configuration,
+                handler,
+                retry,
             });
-        if !entries.is_empty() {
-            let registered = entries.iter().any(|key| self.registry.is_registered(key));
-            return retry
-                .filter(|_| !registered)
-                .map(|retry| Problem::HandlerRemoved {
-                    configuration,
-                    handler,
-                    retry,
-                });
         }
         if !self.handler_set.complete {
             return Some(Problem::HandlerLoading {

@@ -265,9 +265,7 @@ impl ServedConfiguration {
             _ => Arc::clone(self.published.insert(Arc::new(new))),
         }
     }
-}
 
-impl ServedConfiguration {
     /// Logs the changes of devices since the last publication.
     fn log_changes(&mut self, devices: &BTreeMap<DeviceKey, DeviceView>, now: Timestamp) {
         let none = BTreeMap::new();

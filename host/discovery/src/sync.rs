@@ -1,7 +1,6 @@
 //! Synchronizes registry and sessions with the current Configurations and handlers.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -96,13 +95,10 @@ impl DiscoveryTask {
         configured: &Arc<ConfiguredDiscovery>,
         now: Timestamp,
     ) {
-        let served = match self.served.entry(key.clone()) {
-            Entry::Occupied(held) => held.into_mut(),
-            Entry::Vacant(free) => {
-                let unseen = self.known.remove(key).unwrap_or_default();
-                free.insert(ServedConfiguration::new(Arc::clone(configured), unseen))
-            }
-        };
+        let served = self.served.entry(key.clone()).or_insert_with(|| {
+            let unseen = self.known.remove(key).unwrap_or_default();
+            ServedConfiguration::new(Arc::clone(configured), unseen)
+        });
         if served.handler() != configured.configuration.handler {
             let name = served.handler().to_owned();
             for (source, session) in std::mem::take(&mut served.sessions) {

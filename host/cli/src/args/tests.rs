@@ -121,10 +121,7 @@ fn defaults_are_those_of_the_documentation() {
         args.handler_eviction,
         leafhost_core::timeouts::HANDLER_EVICTION
     );
-    assert_eq!(
-        args.compiler.compile_timeout,
-        leafhost_core::timeouts::COMPILE
-    );
+    assert_eq!(args.compiler.compile_timeout, Duration::from_mins(1));
     assert_eq!(args.slot_grace, Duration::from_mins(5));
     assert_eq!(args.instance_resources, 256);
     assert_eq!(args.log.log_format, LogFormat::Auto);

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use leafhost_core::cluster::{NodeSet, PodKey, PodState};
+use leafhost_core::cluster::{NodeSet, PodState};
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{ConfigurationStates, ReportSet};
 use tokio::time::Instant;
 
@@ -105,7 +106,7 @@ impl World<'_> {
             let nodes = instance.status.nodes.iter();
             for (node, status) in nodes.filter(|(node, _)| instance.is_seen_by(node)) {
                 for pod in status.holders.values() {
-                    let Some(pod) = PodKey::of_holder(pod) else {
+                    let Some(pod) = PodKey::read(pod) else {
                         continue;
                     };
                     let one = Use {

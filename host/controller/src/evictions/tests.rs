@@ -41,7 +41,7 @@ async fn start(
         Arc::make_mut(set).handlers.insert(place, Arc::new(handler));
     });
     for number in 1..=pods {
-        let pod = PodKey::of_holder(&format!("n/p{number}")).unwrap();
+        let pod = PodKey::read(&format!("n/p{number}")).unwrap();
         let state = PodState {
             uid: format!("u{number}"),
             node: Some("a".into()),

@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
     Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeLabels, NodeSet, NodeState,
-    PodKey, PodState, ReadError,
+    PodState, ReadError,
 };
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::{NameRecord, NameSet, NameStore, Reservation};
+use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    ALLOCATION_ANNOTATION, EVICT_ANNOTATION, FieldProblem, GRACE_ANNOTATION, RESOURCES_ANNOTATION,
-    RESTART_PODS_ANNOTATION, Resources, backend, parse_duration, restarts,
+    ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, FieldProblem, GRACE_ANNOTATION,
+    RESOURCES_ANNOTATION, RESTART_PODS_ANNOTATION, Resources, backend, parse_duration,
 };
 use crate::text;
 
@@ -22,28 +22,51 @@ const KNOWN: [&str; 5] = [
 /// Maximum number of annotations that are named.
 const MOST: usize = 16;
 
-/// Parses [`GRACE_ANNOTATION`].
-pub fn grace(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>, FieldProblem> {
-    let Some(text) = annotations.get(GRACE_ANNOTATION) else {
-        return Ok(None);
+/// Reads the value of an annotation. An absent or invalid one has its default; an invalid one adds a problem.
+pub fn value<T: Default>(
+    annotations: &BTreeMap<String, String>,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+    problems: &mut Vec<FieldProblem>,
+) -> T {
+    let Some(text) = annotations.get(name) else {
+        return T::default();
     };
+    parse(text).unwrap_or_else(|message| {
+        problems.push(FieldProblem::new(path(name), message));
+        T::default()
+    })
+}
+
+/// Reads the annotations that agents use: grace, resources, backend, and true if pods are evicted. Adds the problems of
+/// all annotations.
+pub fn read(
+    annotations: &BTreeMap<String, String>,
+    problems: &mut Vec<FieldProblem>,
+) -> (Option<Duration>, Resources, Backend, bool) {
+    let grace = value(annotations, GRACE_ANNOTATION, parse_grace, problems);
+    let resources = value(
+        annotations,
+        RESOURCES_ANNOTATION,
+        Resources::parse,
+        problems,
+    );
+    let (backend, evicts, _) = backend::read(annotations, problems);
+    (grace, resources, backend, evicts)
+}
+
+/// Parses the value of [`GRACE_ANNOTATION`].
+fn parse_grace(text: &str) -> Result<Option<Duration>, String> {
     parse_duration(text).map(Some).ok_or_else(|| {
-        let message = format!(
-            "is {text:?}, must be a number with s, m or h, such as \"30s\", and at most 24h"
-        );
-        FieldProblem::new(path(GRACE_ANNOTATION), message)
+        format!("is {text:?}, must be a number with s, m or h, such as \"30s\", and at most 24h")
     })
 }
 
 /// Returns the problems of annotations with an invalid value.
 pub fn invalid_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldProblem> {
-    let resources = annotations.get(RESOURCES_ANNOTATION);
-    let resources = resources.and_then(|text| Resources::parse(text).err());
-    let (backend, _, allocation) = backend::read(annotations);
-    let problems = grace(annotations).err().into_iter().chain(resources);
-    let problems = problems.chain(allocation);
-    let restarts = restarts::read(annotations, backend).err();
-    problems.chain(restarts).collect()
+    let mut problems = Vec::new();
+    read(annotations, &mut problems);
+    problems
 }
 
 /// Returns a problem for each annotation that is meant for Leafhost and is not known. It has no effect.

@@ -1,13 +1,18 @@
-//! Backends that allocate the devices of a Configuration to pods.
+//! Backends that allocate the devices of a Configuration to pods, and the restart of pods whose device does not work.
 
 use std::collections::BTreeMap;
 
-use super::{FieldProblem, or_default};
+use super::FieldProblem;
+use super::annotations::value;
 
 /// Annotation that selects the backend: `device-plugin` or `dra`.
 pub const ALLOCATION_ANNOTATION: &str = "leafhost.dev/allocation";
-/// Annotation that turns on eviction of pods whose device does not work: `true` or `false`.
+/// Annotation that turns on eviction of pods whose device does not work: `true` or `false`. Only [`Backend::Dra`]
+/// supports it: device plugins evict no pods.
 pub const EVICT_ANNOTATION: &str = "leafhost.dev/evict";
+/// Annotation that asks the controller to evict pods whose device is gone: `true` or `false`. Only
+/// [`Backend::DevicePlugin`] supports it: devices that the scheduler allocates have [`EVICT_ANNOTATION`].
+pub const RESTART_PODS_ANNOTATION: &str = "leafhost.dev/restart-pods";
 
 /// Mechanism that allocates the devices of a Configuration to pods. Each device has exactly one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,47 +27,48 @@ pub enum Backend {
 impl Backend {
     /// Returns the backend in `annotations`, or the default if the annotation is absent or invalid.
     pub fn of(annotations: &BTreeMap<String, String>) -> Self {
-        read(annotations).0
+        let (backend, ..) = read(annotations, &mut Vec::new());
+        backend
     }
 
     /// Parses the value of [`ALLOCATION_ANNOTATION`].
-    fn parse(text: &str) -> Result<Self, FieldProblem> {
+    fn parse(text: &str) -> Result<Self, String> {
         match text {
             "device-plugin" => Ok(Self::DevicePlugin),
             "dra" => Ok(Self::Dra),
-            _ => Err(FieldProblem::new(
-                format!("metadata.annotations.{ALLOCATION_ANNOTATION}"),
-                format!("is {text:?}, must be \"device-plugin\" or \"dra\""),
-            )),
+            _ => Err(format!("is {text:?}, must be \"device-plugin\" or \"dra\"")),
         }
     }
 }
 
-/// Parses the annotations on allocation. Returns the backend, whether pods are evicted when their device does not work,
-/// and the problems found.
-pub fn read(annotations: &BTreeMap<String, String>) -> (Backend, bool, Vec<FieldProblem>) {
-    let mut problems = Vec::new();
-    let backend = annotations.get(ALLOCATION_ANNOTATION);
-    let backend = or_default(backend.map(|text| Backend::parse(text)), &mut problems);
-    let evicts = annotations.get(EVICT_ANNOTATION);
-    let evicts = evicts.map(|text| parse_evict(text, backend));
-    let evicts = or_default(evicts, &mut problems);
-    (backend, evicts, problems)
+/// Reads the annotations on allocation: the backend, true if pods are evicted when their device does not work, and true
+/// if the controller evicts pods whose device is gone. Adds the problems found.
+pub fn read(
+    annotations: &BTreeMap<String, String>,
+    problems: &mut Vec<FieldProblem>,
+) -> (Backend, bool, bool) {
+    let backend = value(annotations, ALLOCATION_ANNOTATION, Backend::parse, problems);
+    let is_dra = backend == Backend::Dra;
+    let parse = |text: &str| {
+        let impossible = "needs leafhost.dev/allocation: dra; add it, or remove this one";
+        parse_switch(text, is_dra, impossible)
+    };
+    let evicts = value(annotations, EVICT_ANNOTATION, parse, problems);
+    let parse = |text: &str| {
+        let impossible = "has no effect with leafhost.dev/allocation: dra; use leafhost.dev/evict there, or remove one of them";
+        parse_switch(text, !is_dra, impossible)
+    };
+    let restarts = value(annotations, RESTART_PODS_ANNOTATION, parse, problems);
+    (backend, evicts, restarts)
 }
 
-/// Parses the value of [`EVICT_ANNOTATION`]. Only [`Backend::Dra`] supports it: device plugins evict no pods.
-fn parse_evict(text: &str, backend: Backend) -> Result<bool, FieldProblem> {
-    let problem = |message: String| {
-        let path = format!("metadata.annotations.{EVICT_ANNOTATION}");
-        Err(FieldProblem::new(path, message))
-    };
-    match (text, backend) {
-        ("false", _) => Ok(false),
-        ("true", Backend::Dra) => Ok(true),
-        ("true", Backend::DevicePlugin) => problem(format!(
-            "needs {ALLOCATION_ANNOTATION}: dra; add it, or remove this one"
-        )),
-        _ => problem(format!("is {text:?}, must be \"true\" or \"false\"")),
+/// Parses `true` or `false`. Fails with `impossible` for `true` with a backend that does not support it.
+fn parse_switch(text: &str, is_possible: bool, impossible: &str) -> Result<bool, String> {
+    match text {
+        "false" => Ok(false),
+        "true" if is_possible => Ok(true),
+        "true" => Err(impossible.to_owned()),
+        _ => Err(format!("is {text:?}, must be \"true\" or \"false\"")),
     }
 }
 
@@ -73,31 +79,55 @@ mod tests {
     #[test]
     fn annotations_say_who_gives_the_devices_and_whether_pods_are_evicted() {
         let dra = (ALLOCATION_ANNOTATION, "dra");
+        let restarts = |value| (RESTART_PODS_ANNOTATION, value);
+        let plugin = (Backend::DevicePlugin, false, false);
         for (annotations, expected, said) in [
-            (&[][..], (Backend::DevicePlugin, false), ""),
-            (&[dra], (Backend::Dra, false), ""),
-            (&[dra, (EVICT_ANNOTATION, "true")], (Backend::Dra, true), ""),
+            (&[][..], plugin, ""),
+            (&[dra], (Backend::Dra, false, false), ""),
+            (
+                &[dra, (EVICT_ANNOTATION, "true")],
+                (Backend::Dra, true, false),
+                "",
+            ),
             (
                 &[(ALLOCATION_ANNOTATION, "both")],
-                (Backend::DevicePlugin, false),
-                "must be \"device-plugin\" or \"dra\"",
+                plugin,
+                "metadata.annotations.leafhost.dev/allocation: is \"both\", must be \"device-plugin\" or \"dra\"",
             ),
             (
                 &[(EVICT_ANNOTATION, "true")],
-                (Backend::DevicePlugin, false),
-                "needs leafhost.dev/allocation: dra",
+                plugin,
+                "metadata.annotations.leafhost.dev/evict: needs leafhost.dev/allocation: dra",
             ),
             (
                 &[dra, (EVICT_ANNOTATION, "yes")],
-                (Backend::Dra, false),
+                (Backend::Dra, false, false),
                 "must be \"true\" or \"false\"",
+            ),
+            (&[restarts("false")], plugin, ""),
+            (&[dra, restarts("false")], (Backend::Dra, false, false), ""),
+            (
+                &[restarts("true")],
+                (Backend::DevicePlugin, false, true),
+                "",
+            ),
+            (
+                &[dra, restarts("true")],
+                (Backend::Dra, false, false),
+                "metadata.annotations.leafhost.dev/restart-pods: has no effect with leafhost.dev/allocation: dra",
+            ),
+            (
+                &[restarts("yes")],
+                plugin,
+                "is \"yes\", must be \"true\" or \"false\"",
             ),
         ] {
             let all = annotations.iter();
             let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            let (backend, evicts, problems) = read(&all.collect());
-            assert_eq!((backend, evicts), expected, "{annotations:?}");
-            let errors: String = problems.into_iter().map(|one| one.message).collect();
+            let mut problems = Vec::new();
+            let found = read(&all.collect(), &mut problems);
+            assert_eq!(found, expected, "{annotations:?}");
+            let errors: String = problems.iter().map(ToString::to_string).collect();
             assert_eq!(errors.is_empty(), said.is_empty(), "{errors}");
             assert!(errors.contains(said), "{errors}");
         }

@@ -6,7 +6,7 @@ use super::Mistake;
 pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
     if is_utf16(bytes) {
         let message = "is not UTF-8 text, but UTF-16; save the file as UTF-8";
-        return Err(mistake(None, message.to_owned()));
+        return Err(Mistake::new(None, message));
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -14,7 +14,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
                 return Ok(text);
             };
             let message = "has a NUL character; write the file again, without it";
-            Err(mistake(Some(line(bytes, place)), message.to_owned()))
+            Err(Mistake::new(Some(line(bytes, place)), message))
         }
         Err(error) => {
             let place = error.valid_up_to();
@@ -22,7 +22,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
             let message = format!(
                 "is not UTF-8 text: it has the byte 0x{byte:02X}, as text in Latin-1 has; save the file as UTF-8"
             );
-            Err(mistake(Some(line(bytes, place)), message))
+            Err(Mistake::new(Some(line(bytes, place)), message))
         }
     }
 }
@@ -42,14 +42,6 @@ fn is_utf16(bytes: &[u8]) -> bool {
 fn line(bytes: &[u8], place: usize) -> usize {
     let before = bytes.get(..place).unwrap_or_default();
     before.split(|byte| *byte == b'\n').count()
-}
-
-fn mistake(line: Option<usize>, message: String) -> Mistake {
-    Mistake {
-        line,
-        path: String::new(),
-        message,
-    }
 }
 
 #[cfg(test)]

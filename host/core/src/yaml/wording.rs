@@ -194,9 +194,9 @@ pub fn syntax(message: &str) -> String {
 pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
     let line = line.filter(|_| message == TAB)?;
     let indented = |text: &str| text.trim_start_matches(' ').starts_with('\t');
-    let lines = text.split('\n').enumerate().skip(line.saturating_sub(1));
-    let found = lines.map(|(index, text)| (index + 1, text));
-    Some(found.into_iter().find(|(_, text)| indented(text))?.0)
+    let mut lines = text.split('\n').enumerate().skip(line.saturating_sub(1));
+    let (index, _) = lines.find(|(_, text)| indented(text))?;
+    Some(index + 1)
 }
 
 /// Returns the first of `most` lines from line `from` on that begins with a character that only looks like a space, or has one after its first

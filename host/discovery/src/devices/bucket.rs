@@ -37,30 +37,6 @@ pub struct Bucket {
     strained: bool,
 }
 
-/// Cost of a device's change.
-enum Step {
-    Nothing,
-    /// The device was known only from the store until now.
-    Free,
-    Taken,
-}
-
-fn step(shown: Option<&DeviceView>, wanted: Option<&DeviceView>) -> Step {
-    match (shown, wanted) {
-        (Some(shown), Some(wanted)) => {
-            let same = shown.device == wanted.device;
-            if same && shown.missing_since.is_some() == wanted.missing_since.is_some() {
-                Step::Nothing
-            } else if shown.device.is_none() {
-                Step::Free
-            } else {
-                Step::Taken
-            }
-        }
-        _ => Step::Taken,
-    }
-}
-
 impl Bucket {
     /// Returns the devices to publish: `wanted`, with changes beyond the limit left as in `shown`, the list that was published before.
     pub fn pass(&mut self, shown: &Devices, mut wanted: Devices, now: Timestamp) -> Devices {
@@ -72,14 +48,19 @@ impl Bucket {
         self.taken = (self.taken - passed * self.most / HOUR).max(0.0);
 
         let mut changed = BTreeSet::new();
-        for (key, shown) in shown {
-            match step(Some(shown), wanted.get(key)) {
-                Step::Taken => {
-                    changed.insert(key.clone());
-                }
+        for (key, old) in shown {
+            let new = wanted.get(key);
+            let is_same = new.is_some_and(|new| {
+                new.device == old.device
+                    && new.missing_since.is_some() == old.missing_since.is_some()
+            });
+            // A device that only the store knew until now costs nothing.
+            let is_free = new.is_some() && old.device.is_none();
+            if is_same {
                 // The time that was published first remains.
-                Step::Nothing => drop(wanted.insert(key.clone(), shown.clone())),
-                Step::Free => {}
+                wanted.insert(key.clone(), old.clone());
+            } else if !is_free {
+                changed.insert(key.clone());
             }
         }
         changed.extend(

@@ -14,9 +14,9 @@ use super::TrustedSource;
 /// Maximum number of stored names, each of a handler that was loaded once.
 const MAX_NAMES: usize = 1_000;
 
-/// Owners by handler name.
+/// Owners by handler name, as they are stored.
 #[derive(Debug, Default)]
-pub struct HandlerOwners(BTreeMap<String, Owner>);
+pub struct HandlerOwners(pub BTreeMap<String, Owner>);
 
 /// Source whose handler is known.
 #[derive(Debug)]
@@ -30,16 +30,6 @@ pub struct Candidate<'a> {
 }
 
 impl HandlerOwners {
-    /// Creates the owners from the stored ones.
-    pub fn new(kept: BTreeMap<String, Owner>) -> Self {
-        Self(kept)
-    }
-
-    /// Returns the owners to store.
-    pub fn kept(&self) -> &BTreeMap<String, Owner> {
-        &self.0
-    }
-
     /// Gives each name without an owner to its first source; returns true if there was one.
     pub fn record(&mut self, candidates: &[Candidate<'_>]) -> bool {
         let mut differs = false;
@@ -148,7 +138,7 @@ mod tests {
         };
         let mut owners = HandlerOwners::default();
         assert!(owners.record(&[first]));
-        let mut kept = HandlerOwners::new(owners.kept().clone());
+        let mut kept = HandlerOwners(owners.0.clone());
         let there: Vec<Candidate<'_>> = there
             .iter()
             .zip(&registrations[1..])

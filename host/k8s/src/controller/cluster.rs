@@ -12,13 +12,13 @@ use kube::runtime::events::Recorder;
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
-    PodKey, PodState, ReadError,
+    PodState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::DEVICES;
+use leafhost_core::scheduling::{DEVICES, PodKey};
 use leafhost_core::slot::{claim_key, pod_key};
 use leafhost_core::status_store::WriteError;
 use leafhost_core::tasks::Tasks;

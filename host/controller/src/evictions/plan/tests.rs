@@ -26,7 +26,7 @@ fn instance() -> InstanceKey {
 }
 
 fn pod(name: &str) -> PodKey {
-    PodKey::of_holder(&format!("n/{name}")).unwrap()
+    PodKey::read(&format!("n/{name}")).unwrap()
 }
 
 fn at(second: i64) -> Timestamp {

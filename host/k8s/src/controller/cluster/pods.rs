@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt as _};
 use leafhost_core::brokers::{CONTROLLER_LABEL, INSTANCE_LABEL};
-use leafhost_core::cluster::{EvictionError, PodKey, PodState};
+use leafhost_core::cluster::{EvictionError, PodState};
 use leafhost_core::names::GROUP;
+use leafhost_core::scheduling::PodKey;
 use serde_json::{Value, json};
 
 use crate::answers::{self, Failure, Kind};

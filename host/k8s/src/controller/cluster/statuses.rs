@@ -10,7 +10,7 @@ use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::{Configuration, Manifest, read_allocation, read_restart_pods};
+use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -217,10 +217,9 @@ fn state(
     let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
-    let (backend, evicts, wrong) = read_allocation(object.annotations());
-    let restarts = read_restart_pods(object.annotations(), backend);
-    let before = before.filter(|_| !wrong.is_empty() || restarts.is_err());
-    let read = (backend, evicts, restarts.unwrap_or_default());
+    let mut wrong = Vec::new();
+    let read = read_allocation(object.annotations(), &mut wrong);
+    let before = before.filter(|_| !wrong.is_empty());
     let (backend, evicts, restarts_pods) =
         before.map_or(read, |one| (one.backend, one.evicts, one.restarts_pods));
     let state = ConfigurationState {
