@@ -60,10 +60,9 @@ pub async fn run(
                 task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let is_leader = *leads.borrow_and_update();
                 let next = task.look(&problems.borrow_and_update(), is_leader);
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin(cluster, is_leader);
                 continue;
             }

@@ -49,10 +49,9 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
                 task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let is_leader = *leads.borrow_and_update();
                 let next = task.look(&deleting.borrow_and_update(), is_leader);
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin(cluster, is_leader);
                 continue;
             }

@@ -15,8 +15,10 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub struct PassSchedule {
     /// Delay between a change and the pass that handles it; many changes come together.
     soon: Duration,
-    next: Option<Instant>,
+    next: Earliest,
     not_before: Instant,
+    /// Beginning of the last pass.
+    begun: Instant,
 }
 
 impl PassSchedule {
@@ -25,30 +27,27 @@ impl PassSchedule {
         let now = Instant::now();
         Self {
             soon,
-            next: Some(now),
+            next: Earliest(Some(now)),
             not_before: now,
+            begun: now,
         }
     }
 
     /// Records a change.
     pub fn changed(&mut self) {
-        self.by(Instant::now() + self.soon);
+        self.next.by(Instant::now() + self.soon);
     }
 
-    /// Requests a pass at `moment` at the latest.
-    pub fn by(&mut self, moment: Instant) {
-        self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
+    /// Waits until a pass is due, forever if there is no reason for one. The pass begins when this returns.
+    pub async fn due(&mut self) {
+        until(self.next.0.map(|next| next.max(self.not_before))).await;
+        self.begun = Instant::now();
     }
 
-    /// Waits until a pass is due, forever if there is no reason for one.
-    pub async fn due(&self) {
-        until(self.next.map(|next| next.max(self.not_before))).await;
-    }
-
-    /// Records the end of a pass that began at `begun`; the next pass is at `next` unless a change comes earlier.
-    pub fn looked(&mut self, begun: Instant, next: Option<Instant>) {
-        self.next = next;
-        let rest = begun.elapsed().saturating_mul(REST);
+    /// Records the end of a pass; the next one is at `next` unless a change comes earlier.
+    pub fn looked(&mut self, next: Option<Instant>) {
+        self.next = Earliest(next);
+        let rest = self.begun.elapsed().saturating_mul(REST);
         self.not_before = Instant::now() + rest.min(LONGEST);
     }
 }
@@ -82,9 +81,8 @@ mod tests {
             let changed = Instant::now();
             pace.due().await;
             assert_eq!(changed.elapsed().as_millis(), waited);
-            let begun = Instant::now();
             tokio::time::advance(Duration::from_millis(look)).await;
-            pace.looked(begun, None);
+            pace.looked(None);
             pace.changed();
         }
     }

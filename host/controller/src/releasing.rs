@@ -58,9 +58,8 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
                 task.begin();
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let next = task.look().await;
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin();
                 continue;
             }

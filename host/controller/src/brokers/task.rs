@@ -106,9 +106,8 @@ impl BrokerTask {
                     self.begin();
                 }
                 () = pace.due() => {
-                    let begun = Instant::now();
                     let next = self.look();
-                    pace.looked(begun, next);
+                    pace.looked(next);
                     self.begin();
                     continue;
                 }
