@@ -24,25 +24,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::PassSchedule;
-use crate::round_robin::WriteLimits;
-use crate::writes::{Done, Writes};
+use crate::pass_schedule::{PassSchedule, SOON};
+use crate::writes::{Done, ONE_PLACE, Writes};
 use plan::{Loss, Losses, World, reason_to_stay};
 
 mod plan;
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Pause after each eviction.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time within which an eviction is expected to be seen.
 const SEEN: Duration = Duration::from_secs(30);
-/// Limits of concurrent evictions: one, and one more for a namespace whose evictions take long.
-const PLACES: WriteLimits = WriteLimits {
-    all: 1,
-    of_one: 1,
-    slow: 1,
-};
 /// Reason of the Event on an evicted pod.
 const REASON: &str = "DeviceGone";
 /// Error of a controller that was not told to evict pods.
@@ -62,7 +53,7 @@ pub async fn run(
         is_enabled,
         views: cluster.views(),
         problems,
-        writes: Writes::new(PLACES),
+        writes: Writes::new(ONE_PLACE),
         attempts: Attempts::default(),
         losses: Losses::default(),
         denied: BTreeMap::new(),

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::writes::{Done, PLACES, Writes};
 
 mod name_index;
@@ -29,8 +29,6 @@ mod plan;
 pub use name_index::{of_manifests, of_states};
 use plan::{Action, Change, Plan, plan};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 

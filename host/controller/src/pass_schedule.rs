@@ -5,6 +5,8 @@ use std::time::Duration;
 use leafhost_core::wait::until;
 use tokio::time::Instant;
 
+/// Delay between a change and the pass of most tasks; many changes come together.
+pub const SOON: Duration = Duration::from_millis(100);
 /// Factor between the duration of a pass and the pause after it, which is at most [`LONGEST`].
 const REST: u32 = 9;
 /// Maximum pause after a pass.
@@ -13,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Schedule of a task's passes.
 #[derive(Debug)]
 pub struct PassSchedule {
-    /// Delay between a change and the pass that handles it; many changes come together.
+    /// Delay between a change and the pass that handles it.
     soon: Duration,
     next: Earliest,
     not_before: Instant,

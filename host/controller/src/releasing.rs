@@ -15,12 +15,10 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::release::{self, Absence, Verdict};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Time within which a write is expected to be seen.

@@ -21,11 +21,9 @@ use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
