@@ -272,14 +272,7 @@ fn bind(pod: &mut Value, node: &str) {
     }
     let requirement = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     for term in terms.as_array_mut().into_iter().flatten() {
-        let Some(term) = term.as_object_mut() else {
-            continue;
-        };
-        let fields = term.entry("matchFields").or_insert(Value::Null);
-        match fields {
-            Value::Array(fields) => fields.push(requirement.clone()),
-            fields => *fields = json!([requirement]),
-        }
+        push(term, "matchFields", requirement.clone());
     }
 }
 

@@ -242,11 +242,7 @@ impl<'a> Planner<'a> {
                 self.delete(subject.key, key, object);
                 continue;
             };
-            // Objects of Akri's controller have no digest, so they count as current.
-            let is_other = object
-                .made_of
-                .as_ref()
-                .is_some_and(|made_of| *made_of != template.made_of);
+            let is_other = template.is_other(object);
             if let Phase::Ended(ran) = object.phase {
                 let due = self.restarts.due(key, &object.uid, ran, self.now);
                 if due <= self.now || is_other {
@@ -341,12 +337,8 @@ impl<'a> Planner<'a> {
         there: &[(&'a ObjectKey, &'a Object)],
         may_begin: bool,
     ) {
-        let is_other = |object: &Object| {
-            let made_of = object.made_of.as_ref();
-            template.is_none_or(|template| made_of.is_some_and(|made| *made != template.made_of))
-        };
         for (key, object) in there {
-            if !object.is_deleting && is_other(object) {
+            if !object.is_deleting && template.is_none_or(|template| template.is_other(object)) {
                 self.delete(subject.key, key, object);
             }
         }
