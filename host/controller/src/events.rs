@@ -82,7 +82,9 @@ impl<'a> EventWriter<'a> {
         self.attempts.forget(|key| problems.contains_key(key), now);
         let mut next = Earliest::default();
         let mut due = Vec::new();
-        for (key, message) in parts(problems) {
+        // Up to MOST problems: the first of each namespace, then the second of each, and so on.
+        let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
+        for (key, message) in ranked.into_iter().take(MOST) {
             let again = self.published.get(key).map(|at| *at + AGAIN);
             match self.attempts.later(key, &(), &(), now).or(again) {
                 Some(at) if at > now => next.by(at),
@@ -121,12 +123,6 @@ impl<'a> EventWriter<'a> {
         self.attempts
             .tried(done.key, ((), ()), &done.answer, SPACING, done.at);
     }
-}
-
-/// Returns up to [`MOST`] problems: the first of each namespace, then the second of each, and so on.
-fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &String)> {
-    let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
-    ranked.into_iter().take(MOST)
 }
 
 #[cfg(test)]
