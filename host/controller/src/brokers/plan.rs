@@ -148,7 +148,7 @@ impl<'a> Planner<'a> {
         for (key, (manifest, template)) in &templates {
             let spec = manifest.spec.configuration_service_spec.as_ref();
             let spec = spec.filter(|_| served.contains(key));
-            self.service(key, Owner::Configuration(manifest), spec);
+            self.service(key, Owner::configuration(manifest), spec);
             let offered = template
                 .as_ref()
                 .is_none_or(|template| offers(manifest, template));
@@ -174,7 +174,7 @@ impl<'a> Planner<'a> {
         self.jobs(subject, wanted(TemplateKind::Job), &jobs, may_begin);
         let is_served = template.is_some() && !subject.instance.spec.nodes.is_empty();
         let service = subject.manifest.spec.instance_service_spec.as_ref();
-        let owner = Owner::Instance(subject.instance);
+        let owner = Owner::instance(subject.instance);
         self.service(subject.key, owner, service.filter(|_| is_served));
         is_served
     }
@@ -360,7 +360,7 @@ impl<'a> Planner<'a> {
     /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. A service
     /// whose owner was deleted without it is adopted by the next owner of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
-        let there = self.made_for((key.namespace(), owner.uid()), Kind::Service);
+        let there = self.made_for((key.namespace(), owner.uid), Kind::Service);
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
         let orphan = wanted.as_ref().filter(|_| there.is_empty());
         let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(&wanted.key));
