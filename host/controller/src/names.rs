@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule, SOON};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::writes::{Done, PLACES, Writes};
 
 mod name_index;
@@ -116,11 +116,7 @@ impl NameReserver<'_> {
         let names: BTreeSet<&str> = changes.iter().map(|change| change.name.as_str()).collect();
         self.attempts
             .forget(|name| names.contains(name.as_str()), now);
-        let mut next = Earliest::default();
-        if let Some(planned) = planned {
-            let wait = Duration::try_from(planned.duration_since(clock));
-            next.by(now + wait.unwrap_or_default().max(SOON));
-        }
+        let mut next = Earliest(planned.map(|planned| now + time_until(planned, clock)));
         let mut due = Vec::new();
         for change in changes {
             let later = self.attempts.later(&change.name, &change, &(), now);

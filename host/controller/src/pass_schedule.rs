@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use leafhost_core::wait::until;
 use tokio::time::Instant;
 
@@ -63,6 +64,12 @@ impl Earliest {
     pub fn by(&mut self, moment: Instant) {
         self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
     }
+}
+
+/// Returns the time from `now` to a moment of the clock, at least [`SOON`].
+pub fn time_until(moment: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(moment.duration_since(now));
+    left.unwrap_or_default().max(SOON)
 }
 
 #[cfg(test)]

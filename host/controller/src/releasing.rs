@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule, SOON};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::release::{self, Absence, Verdict};
 use crate::writes::{Done, PLACES, Writes};
 
@@ -237,8 +237,7 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
     {
         Some(Verdict::Present) => return Ok(Finding::Present),
         Some(Verdict::PresentUntil(then)) => {
-            let left = Duration::try_from(then.duration_since(now)).unwrap_or_default();
-            return Ok(Finding::PresentFor(left.max(SOON)));
+            return Ok(Finding::PresentFor(time_until(then, now)));
         }
         Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
     }
