@@ -373,6 +373,13 @@ fn conditions(
         problems.get(reason).map(|message| (reason, message))
     };
     let taken = taken.map(|taken| (&*taken.reason, &taken.message));
+    let kind = ConditionType::NameTaken;
+    let name_taken = if let Some((reason, message)) = taken.or_else(reported) {
+        with(kind, Truth::True, reason, message.clone())
+    } else {
+        let message = "no other namespace has the name";
+        with(kind, Truth::False, "NameFree", message.to_owned())
+    };
     vec![
         judge(
             ConditionType::HandlerAvailable,
@@ -395,20 +402,7 @@ fn conditions(
             "HandlerAnswers",
             "the handler looks for devices",
         ),
-        match taken.or_else(reported) {
-            Some((reason, message)) => with(
-                ConditionType::NameTaken,
-                Truth::True,
-                reason,
-                message.clone(),
-            ),
-            None => with(
-                ConditionType::NameTaken,
-                Truth::False,
-                "NameFree",
-                "no other namespace has the name".to_owned(),
-            ),
-        },
+        name_taken,
     ]
 }
 
