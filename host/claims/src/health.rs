@@ -6,7 +6,7 @@ use leafhost_core::claim::record::RecordedDevice;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::usable::{Unusable, usable};
-use leafhost_core::wait::publish;
+use leafhost_core::wait::{changed, publish};
 use leafhost_kubelet::dra::{DeviceHealth, HealthList};
 use tokio::sync::watch;
 
@@ -25,14 +25,11 @@ impl Claims {
             let seen = Arc::clone(&instances.borrow_and_update());
             let list = list(&self.0.node, &claims, &view, &seen);
             publish(&health, Arc::new(list));
-            let changed = tokio::select! {
-                changed = report.changed() => changed.is_ok(),
-                changed = devices.changed() => changed.is_ok(),
-                changed = instances.changed() => changed.is_ok(),
-            };
-            if !changed {
-                // The senders are dropped when the agent stops, which drops this task, too.
-                std::future::pending::<()>().await;
+            // The senders are dropped when the agent stops, which drops this task, too.
+            tokio::select! {
+                () = changed(&mut report) => {}
+                () = changed(&mut devices) => {}
+                () = changed(&mut instances) => {}
             }
         }
     }

@@ -155,34 +155,25 @@ impl Shared {
     ) -> Result<(), String> {
         let mut others = BTreeSet::new();
         for one in &allocated.results {
-            let properties = allocated.properties(one);
-            let mut device = RecordedDevice {
+            record.devices.push(RecordedDevice {
                 request: one.request.clone(),
                 pool: one.pool.clone(),
                 device: one.device.clone(),
                 share: one.share.clone(),
                 slots: Vec::new(),
-                properties,
+                properties: allocated.properties(one),
                 edits: Edits::default(),
-            };
-            let mut result = Ok(());
+            });
             // A claim with admin access takes no slot, but needs the device.
             for _ in 0..one.slots.max(1) {
-                match self.take(claim, one, &others, deadline).await {
-                    Ok(taken) => {
-                        let slot = taken.slot.iter();
-                        others.extend(slot.map(|slot| (slot.key(), slot.id.clone())));
-                        device.edits = taken.usable.edits(&taken.instance, &device.properties);
-                        device.slots.extend(taken.slot);
-                    }
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
+                let taken = self.take(claim, one, &others, deadline).await?;
+                let slot = taken.slot.iter();
+                others.extend(slot.map(|slot| (slot.key(), slot.id.clone())));
+                if let Some(device) = record.devices.last_mut() {
+                    device.edits = taken.usable.edits(&taken.instance, &device.properties);
+                    device.slots.extend(taken.slot);
                 }
             }
-            record.devices.push(device);
-            result?;
         }
         Ok(())
     }

@@ -9,19 +9,19 @@ use leafhost_core::claim::record::{Record, RecordedDevice, Slot};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::slice_device::device_name;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 
 use crate::Shared;
 use crate::give_back::named;
 use crate::model::{Settlement, settle};
+use crate::prepare::slots;
 
 impl Shared {
     /// Waits until the Instances show that the slots of a claim have to be corrected.
     pub async fn unsettled(&self, instances: &mut watch::Receiver<Arc<InstanceSet>>) {
         loop {
-            if instances.changed().await.is_err() {
-                return std::future::pending().await;
-            }
+            changed(instances).await;
             let seen = Arc::clone(&instances.borrow_and_update());
             let report = self.report();
             let mut all = report.claims.iter().filter(|(_, record)| !record.is_over);
@@ -89,13 +89,12 @@ impl Shared {
         instances: &InstanceSet,
     ) -> Vec<(Arc<Instance>, Settlement)> {
         let own = self.usage(&named(uid, record));
-        let slots = || record.devices.iter().flat_map(|device| &device.slots);
-        let keys: BTreeSet<InstanceKey> = slots().map(Slot::key).collect();
+        let keys: BTreeSet<InstanceKey> = slots(record).map(Slot::key).collect();
         let known = keys.iter().filter_map(|key| instances.instances.get(key));
         let mut all = Vec::new();
         for instance in known {
             let key = instance.key();
-            let had: Vec<_> = slots().filter(|slot| slot.key() == key).collect();
+            let had: Vec<_> = slots(record).filter(|slot| slot.key() == key).collect();
             // A device that has the name of its Instance may be any slot; any other name is that of one slot.
             let is_exact = |device: &&RecordedDevice| {
                 let mut slots = device.slots.iter();

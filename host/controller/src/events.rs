@@ -12,13 +12,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
-use crate::pass_schedule::{Earliest, PassSchedule};
-use crate::round_robin::WriteLimits;
+use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::statuses::Problems;
-use crate::writes::{Done, Writes};
+use crate::writes::{Done, ONE_PLACE, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Interval at which a lasting problem is published again; kube forgets an Event's series a minute later.
 const AGAIN: Duration = Duration::from_mins(5);
 /// Shortest interval between two Events of a key.
@@ -27,12 +24,6 @@ const SPACING: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of problems that get Events: the number that can be published within [`AGAIN`]. Namespaces share it equally.
 const MOST: usize = 2_000;
-/// Limits of concurrent writes: one, and one more for a namespace whose writes take long.
-const PLACES: WriteLimits = WriteLimits {
-    all: 1,
-    of_one: 1,
-    slow: 1,
-};
 
 /// Key of an Event: the object and the reason.
 type Key = (Regarding, String);
@@ -44,7 +35,7 @@ pub async fn run(
 ) -> Result<(), SourceEnded> {
     let mut leads = cluster.views().leads;
     let mut task = EventWriter {
-        writes: Writes::new(PLACES),
+        writes: Writes::new(ONE_PLACE),
         attempts: Attempts::default(),
         published: BTreeMap::new(),
     };
@@ -60,10 +51,9 @@ pub async fn run(
                 task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let is_leader = *leads.borrow_and_update();
                 let next = task.look(&problems.borrow_and_update(), is_leader);
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin(cluster, is_leader);
                 continue;
             }
@@ -92,7 +82,9 @@ impl<'a> EventWriter<'a> {
         self.attempts.forget(|key| problems.contains_key(key), now);
         let mut next = Earliest::default();
         let mut due = Vec::new();
-        for (key, message) in parts(problems) {
+        // Up to MOST problems: the first of each namespace, then the second of each, and so on.
+        let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
+        for (key, message) in ranked.into_iter().take(MOST) {
             let again = self.published.get(key).map(|at| *at + AGAIN);
             match self.attempts.later(key, &(), &(), now).or(again) {
                 Some(at) if at > now => next.by(at),
@@ -131,12 +123,6 @@ impl<'a> EventWriter<'a> {
         self.attempts
             .tried(done.key, ((), ()), &done.answer, SPACING, done.at);
     }
-}
-
-/// Returns up to [`MOST`] problems: the first of each namespace, then the second of each, and so on.
-fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &String)> {
-    let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
-    ranked.into_iter().take(MOST)
 }
 
 #[cfg(test)]

@@ -25,25 +25,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::PassSchedule;
-use crate::round_robin::WriteLimits;
-use crate::writes::{Done, Writes};
+use crate::pass_schedule::{PassSchedule, SOON};
+use crate::writes::{Done, ONE_PLACE, Writes};
 use plan::{Loss, Losses, World, reason_to_stay};
 
 mod plan;
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Pause after each eviction.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time within which an eviction is expected to be seen.
 const SEEN: Duration = Duration::from_secs(30);
-/// Limits of concurrent evictions: one, and one more for a namespace whose evictions take long.
-const PLACES: WriteLimits = WriteLimits {
-    all: 1,
-    of_one: 1,
-    slow: 1,
-};
 /// Reason of the Event on an evicted pod.
 const REASON: &str = "DeviceGone";
 /// Error of a controller that was not told to evict pods.
@@ -63,7 +54,7 @@ pub async fn run(
         is_enabled,
         views: cluster.views(),
         problems,
-        writes: Writes::new(PLACES),
+        writes: Writes::new(ONE_PLACE),
         attempts: Attempts::default(),
         losses: Losses::default(),
         denied: BTreeMap::new(),
@@ -84,9 +75,8 @@ pub async fn run(
                 task.begin();
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let next = task.look();
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin();
                 continue;
             }
@@ -95,20 +85,11 @@ pub async fn run(
     }
 }
 
-/// A loss, and what became of the pod.
-struct Job {
-    loss: Loss,
-    /// `None` before the attempt.
-    outcome: Option<Outcome>,
-}
+/// A loss, and what became of the pod; `None` before the attempt.
+type Job = (Loss, Option<Outcome>);
 
-/// Result of an attempt to evict a pod.
-enum Outcome {
-    Evicted,
-    /// The pod stays, for this reason.
-    Stays(&'static str),
-    Failed(EvictionError),
-}
+/// Result of an attempt to evict a pod: the reason why it stays, or `None` if it was evicted.
+type Outcome = Result<Option<&'static str>, EvictionError>;
 
 struct PodEvictor<'a> {
     cluster: &'a dyn Cluster,
@@ -166,8 +147,7 @@ impl PodEvictor<'_> {
             if let Some(until) = self.attempts.later(&pod, &(), &(), now) {
                 next.by(until);
             } else {
-                let outcome = None;
-                jobs.push((pod.namespace.clone(), pod, Job { loss, outcome }));
+                jobs.push((pod.namespace.clone(), pod, (loss, None)));
             }
         }
         self.writes.plan(jobs);
@@ -210,12 +190,11 @@ impl PodEvictor<'_> {
             return;
         }
         let cluster = self.cluster;
-        self.writes.begin(|pod: PodKey, job: Job| async move {
-            let outcome = evict(cluster, &pod, &job.loss).await;
+        self.writes.begin(|pod: PodKey, (loss, _): Job| async move {
+            let outcome = evict(cluster, &pod, &loss).await;
             sleep(PAUSE).await;
             let answer = answer(&outcome);
-            let outcome = Some(outcome);
-            (Job { outcome, ..job }, answer)
+            ((loss, Some(outcome)), answer)
         });
     }
 
@@ -223,14 +202,14 @@ impl PodEvictor<'_> {
     fn note(&mut self, done: Done<PodKey, Job>) {
         let Done {
             key: pod,
-            value: Job { loss, outcome },
+            value: (loss, outcome),
             answer,
             at,
             ..
         } = done;
         let (instance, node) = (&loss.instance, loss.node.as_str());
         match outcome {
-            Some(Outcome::Evicted) => {
+            Some(Ok(None)) => {
                 tracing::info!(%pod, %instance, node, "evicted a pod whose device is gone");
                 let name = loss.configuration.name();
                 self.metrics.evicted(name);
@@ -238,11 +217,11 @@ impl PodEvictor<'_> {
                 self.denied.remove(&loss.configuration);
                 self.losses.settle(&pod, node);
             }
-            Some(Outcome::Stays(why)) => {
+            Some(Ok(Some(why))) => {
                 tracing::info!(%pod, %instance, node, why, "a pod whose device is gone stays");
                 self.losses.settle(&pod, node);
             }
-            Some(Outcome::Failed(error)) => {
+            Some(Err(error)) => {
                 tracing::warn!(%pod, %instance, node, %error, "cannot evict a pod whose device is gone");
                 if !matches!(error, EvictionError::NotNow(_)) {
                     self.metrics.failed(Write::Eviction);
@@ -259,18 +238,15 @@ impl PodEvictor<'_> {
 
 /// Evicts a pod if it is the one that has used the device.
 async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
-    let state = match cluster.pod(pod).await {
-        Ok(Some(state)) => state,
-        Ok(None) => return Outcome::Stays("it is gone"),
-        Err(error) => return Outcome::Failed(error),
+    let Some(state) = cluster.pod(pod).await? else {
+        return Ok(Some("it is gone"));
     };
     if let Some(why) = reason_to_stay(&state, loss) {
-        return Outcome::Stays(why);
+        return Ok(Some(why));
     }
     match cluster.evict(pod, &state.uid).await {
-        Ok(()) => {}
-        Err(EvictionError::Gone) => return Outcome::Stays("it is gone"),
-        Err(error) => return Outcome::Failed(error),
+        Err(EvictionError::Gone) => return Ok(Some("it is gone")),
+        evicted => evicted?,
     }
     let event = Event {
         regarding: Regarding::Pod(ObjectName {
@@ -287,17 +263,17 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
     if let Err(error) = cluster.publish(&event).await {
         tracing::warn!(%pod, %error, reason = REASON, "cannot make an Event");
     }
-    Outcome::Evicted
+    Ok(None)
 }
 
 /// Returns the outcome as the answer to a write.
 fn answer(outcome: &Outcome) -> Result<(), WriteError> {
     match outcome {
-        Outcome::Evicted | Outcome::Stays(_) | Outcome::Failed(EvictionError::Gone) => Ok(()),
-        Outcome::Failed(EvictionError::NotNow(message) | EvictionError::Denied(message)) => {
+        Ok(_) | Err(EvictionError::Gone) => Ok(()),
+        Err(EvictionError::NotNow(message) | EvictionError::Denied(message)) => {
             Err(WriteError::Denied(message.clone()))
         }
-        Outcome::Failed(EvictionError::NoAnswer {
+        Err(EvictionError::NoAnswer {
             message,
             retry_after,
         }) => Err(WriteError::NoAnswer {

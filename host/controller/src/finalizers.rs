@@ -14,11 +14,9 @@ use leafhost_core::wait::SourceEnded;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Time that an agent of Akri gets to remove its finalizer, and within which a write is expected to be seen.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -49,10 +47,9 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
                 task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let is_leader = *leads.borrow_and_update();
                 let next = task.look(&deleting.borrow_and_update(), is_leader);
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin(cluster, is_leader);
                 continue;
             }

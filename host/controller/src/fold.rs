@@ -68,7 +68,7 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         let is_newest = |one: &Report<'_>| {
             let generation = one.reported.generation;
             generation.is_none_or(|generation| generation >= configuration.generation)
-                || one.reason() == Some(Reason::InvalidSource)
+                || reason(one.reported) == Some(Reason::InvalidSource)
         };
         let reports: Vec<Report<'_>> = reported.iter().copied().filter(is_newest).collect();
         if reports.is_empty() && !reported.is_empty() {
@@ -88,40 +88,29 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
             .map(ReportedProblem::from);
         let mut problems = problems(&reports, taken.as_ref());
         let mut conditions = conditions(&reports, &problems, taken.as_ref());
-        let left_out = left_out(&reports, &configuration.handler);
-        conditions.extend(left_out.map(|(update, is_problem)| {
+        if let Some((update, is_problem)) = left_out(&reports, &configuration.handler) {
             if is_problem {
                 problems.insert(LEFT_OUT.to_owned(), update.message.clone());
             }
-            update
-        }));
+            conditions.push(update);
+        }
         conditions.extend(allocation(seen, key, configuration, &problems));
         if let Some(Err(problem)) = seen.classes.get(key) {
             let problem = ReportedProblem::from(problem);
             problems.insert(problem.reason, problem.message);
         }
-        let brokers = seen.brokers.iter();
-        let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
-        let brokers: Vec<ReportedProblem> = brokers.map(Into::into).collect();
-        conditions.extend(brokers.first().map(|problem| ConditionUpdate {
-            kind: ConditionType::BrokersMade,
-            status: Truth::False,
-            reason: problem.reason.clone(),
-            message: problem.message.clone(),
-        }));
-        problems.extend(brokers.into_iter().map(|one| (one.reason, one.message)));
-        let mut restarts = seen.restarts.iter();
-        let restarts = restarts.find(|one| one.subject() == Subject::Configuration(key));
-        if let Some(problem) = restarts.map(ReportedProblem::from) {
-            conditions.push(ConditionUpdate {
-                kind: ConditionType::PodsRestarted,
-                status: Truth::False,
-                reason: problem.reason.clone(),
-                message: problem.message.clone(),
-            });
-            problems.insert(problem.reason, problem.message);
+        for (kind, all) in [
+            (ConditionType::BrokersMade, seen.brokers),
+            (ConditionType::PodsRestarted, seen.restarts),
+        ] {
+            let own = all.iter();
+            let own = own.filter(|one| one.subject() == Subject::Configuration(key));
+            let own: Vec<ReportedProblem> = own.map(Into::into).collect();
+            let first = own.first();
+            conditions.extend(first.map(|problem| ConditionUpdate::failed(kind, problem)));
+            problems.extend(own.into_iter().map(|one| (one.reason, one.message)));
         }
-        let ready = reports.iter().filter(|one| !one.is_blocked());
+        let ready = reports.iter().filter(|one| !is_blocked(one.reported));
         let ready = if is_taken { 0 } else { ready.count() };
         let mut status = ConfigurationStatus {
             observed_generation: configuration.generation,
@@ -151,17 +140,6 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
 struct Report<'a> {
     node: &'a str,
     reported: &'a ReportedConfiguration,
-}
-
-impl Report<'_> {
-    fn reason(&self) -> Option<Reason> {
-        reason(self.reported)
-    }
-
-    /// Returns true if the Configuration does not work on the node.
-    fn is_blocked(&self) -> bool {
-        is_blocked(self.reported)
-    }
 }
 
 fn reason(reported: &ReportedConfiguration) -> Option<Reason> {
@@ -320,6 +298,21 @@ struct ConditionUpdate {
 }
 
 impl ConditionUpdate {
+    fn new(kind: ConditionType, status: Truth, reason: &str, message: String) -> Self {
+        Self {
+            kind,
+            status,
+            reason: reason.to_owned(),
+            message,
+        }
+    }
+
+    /// Makes a condition that is false because of a problem.
+    fn failed(kind: ConditionType, problem: &ReportedProblem) -> Self {
+        let message = problem.message.clone();
+        Self::new(kind, Truth::False, &problem.reason, message)
+    }
+
     fn since(
         self,
         before: Option<&ConfigurationStatus>,
@@ -353,14 +346,9 @@ fn conditions(
             reason.is_some_and(|reason| wanted.contains(&concerns(reason)))
         })
     };
-    let with = |kind, status, reason: &str, message: String| ConditionUpdate {
-        kind,
-        status,
-        reason: reason.to_owned(),
-        message,
-    };
+    let with = ConditionUpdate::new;
     let has = |wanted: &[Concerns]| {
-        let mut all = reports.iter().map(|one| one.reason().map(concerns));
+        let mut all = reports.iter().map(|one| reason(one.reported).map(concerns));
         all.any(|concerns| concerns.is_none_or(|concerns| wanted.contains(&concerns)))
     };
     let judge = |kind, wrong: &[Concerns], right: &[Concerns], word: &str, message: &str| {
@@ -385,6 +373,13 @@ fn conditions(
         problems.get(reason).map(|message| (reason, message))
     };
     let taken = taken.map(|taken| (&*taken.reason, &taken.message));
+    let kind = ConditionType::NameTaken;
+    let name_taken = if let Some((reason, message)) = taken.or_else(reported) {
+        with(kind, Truth::True, reason, message.clone())
+    } else {
+        let message = "no other namespace has the name";
+        with(kind, Truth::False, "NameFree", message.to_owned())
+    };
     vec![
         judge(
             ConditionType::HandlerAvailable,
@@ -407,20 +402,7 @@ fn conditions(
             "HandlerAnswers",
             "the handler looks for devices",
         ),
-        match taken.or_else(reported) {
-            Some((reason, message)) => with(
-                ConditionType::NameTaken,
-                Truth::True,
-                reason,
-                message.clone(),
-            ),
-            None => with(
-                ConditionType::NameTaken,
-                Truth::False,
-                "NameFree",
-                "no other namespace has the name".to_owned(),
-            ),
-        },
+        name_taken,
     ]
 }
 
@@ -436,31 +418,17 @@ fn allocation(
     }
     let kind = ConditionType::DeviceClassMade;
     let made = seen.classes.get(key).map(|made| match made {
-        Ok(()) => ConditionUpdate {
-            kind,
-            status: Truth::True,
-            reason: "ClassMade".to_owned(),
-            message: format!(
-                "pods claim its devices by the DeviceClass {}",
-                class_name(key.name())
-            ),
-        },
-        Err(problem) => {
-            let ReportedProblem { reason, message } = problem.into();
-            ConditionUpdate {
-                kind,
-                status: Truth::False,
-                reason,
-                message,
-            }
+        Ok(()) => {
+            let class = class_name(key.name());
+            let message = format!("pods claim its devices by the DeviceClass {class}");
+            ConditionUpdate::new(kind, Truth::True, "ClassMade", message)
         }
+        Err(problem) => ConditionUpdate::failed(kind, &ReportedProblem::from(problem)),
     });
     let reason = <&str>::from(Reason::DraUnavailable);
-    let unavailable = problems.get(reason).map(|message| ConditionUpdate {
-        kind: ConditionType::DraUnavailable,
-        status: Truth::True,
-        reason: reason.to_owned(),
-        message: message.clone(),
+    let unavailable = problems.get(reason).map(|message| {
+        let kind = ConditionType::DraUnavailable;
+        ConditionUpdate::new(kind, Truth::True, reason, message.clone())
     });
     made.into_iter().chain(unavailable).collect()
 }
@@ -496,12 +464,9 @@ fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(ConditionUpdate, b
         let first = first(|one| one.first_skipped.as_ref()).unwrap_or_default();
         parts.push(format!("{skipped} skipped, first {first}"));
     }
-    let update = ConditionUpdate {
-        kind: ConditionType::DevicesLeftOut,
-        status: Truth::True,
-        reason: if denied > 0 { "Denied" } else { "Skipped" }.to_owned(),
-        message: parts.join("; "),
-    };
+    let kind = ConditionType::DevicesLeftOut;
+    let reason = if denied > 0 { "Denied" } else { "Skipped" };
+    let update = ConditionUpdate::new(kind, Truth::True, reason, parts.join("; "));
     let is_problem = denied > 0 || sum(|one| one.devices) == 0;
     Some((update, is_problem))
 }

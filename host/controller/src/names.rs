@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::writes::{Done, PLACES, Writes};
 
 mod name_index;
@@ -29,8 +29,6 @@ mod plan;
 pub use name_index::{of_manifests, of_states};
 use plan::{Action, Change, Plan, plan};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
@@ -76,9 +74,8 @@ pub async fn run(
                 task.begin();
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let next = task.look();
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin();
                 continue;
             }
@@ -119,11 +116,7 @@ impl NameReserver<'_> {
         let names: BTreeSet<&str> = changes.iter().map(|change| change.name.as_str()).collect();
         self.attempts
             .forget(|name| names.contains(name.as_str()), now);
-        let mut next = Earliest::default();
-        if let Some(planned) = planned {
-            let wait = Duration::try_from(planned.duration_since(clock));
-            next.by(now + wait.unwrap_or_default().max(SOON));
-        }
+        let mut next = Earliest(planned.map(|planned| now + time_until(planned, clock)));
         let mut due = Vec::new();
         for change in changes {
             let later = self.attempts.later(&change.name, &change, &(), now);

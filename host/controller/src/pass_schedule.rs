@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use leafhost_core::wait::until;
 use tokio::time::Instant;
 
+/// Delay between a change and the pass of most tasks; many changes come together.
+pub const SOON: Duration = Duration::from_millis(100);
 /// Factor between the duration of a pass and the pause after it, which is at most [`LONGEST`].
 const REST: u32 = 9;
 /// Maximum pause after a pass.
@@ -13,10 +16,12 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Schedule of a task's passes.
 #[derive(Debug)]
 pub struct PassSchedule {
-    /// Delay between a change and the pass that handles it; many changes come together.
+    /// Delay between a change and the pass that handles it.
     soon: Duration,
-    next: Option<Instant>,
+    next: Earliest,
     not_before: Instant,
+    /// Beginning of the last pass.
+    begun: Instant,
 }
 
 impl PassSchedule {
@@ -25,30 +30,27 @@ impl PassSchedule {
         let now = Instant::now();
         Self {
             soon,
-            next: Some(now),
+            next: Earliest(Some(now)),
             not_before: now,
+            begun: now,
         }
     }
 
     /// Records a change.
     pub fn changed(&mut self) {
-        self.by(Instant::now() + self.soon);
+        self.next.by(Instant::now() + self.soon);
     }
 
-    /// Requests a pass at `moment` at the latest.
-    pub fn by(&mut self, moment: Instant) {
-        self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
+    /// Waits until a pass is due, forever if there is no reason for one. The pass begins when this returns.
+    pub async fn due(&mut self) {
+        until(self.next.0.map(|next| next.max(self.not_before))).await;
+        self.begun = Instant::now();
     }
 
-    /// Waits until a pass is due, forever if there is no reason for one.
-    pub async fn due(&self) {
-        until(self.next.map(|next| next.max(self.not_before))).await;
-    }
-
-    /// Records the end of a pass that began at `begun`; the next pass is at `next` unless a change comes earlier.
-    pub fn looked(&mut self, begun: Instant, next: Option<Instant>) {
-        self.next = next;
-        let rest = begun.elapsed().saturating_mul(REST);
+    /// Records the end of a pass; the next one is at `next` unless a change comes earlier.
+    pub fn looked(&mut self, next: Option<Instant>) {
+        self.next = Earliest(next);
+        let rest = self.begun.elapsed().saturating_mul(REST);
         self.not_before = Instant::now() + rest.min(LONGEST);
     }
 }
@@ -62,6 +64,12 @@ impl Earliest {
     pub fn by(&mut self, moment: Instant) {
         self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
     }
+}
+
+/// Returns the time from `now` to a moment of the clock, at least [`SOON`].
+pub fn time_until(moment: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(moment.duration_since(now));
+    left.unwrap_or_default().max(SOON)
 }
 
 #[cfg(test)]
@@ -82,9 +90,8 @@ mod tests {
             let changed = Instant::now();
             pace.due().await;
             assert_eq!(changed.elapsed().as_millis(), waited);
-            let begun = Instant::now();
             tokio::time::advance(Duration::from_millis(look)).await;
-            pace.looked(begun, None);
+            pace.looked(None);
             pace.changed();
         }
     }

@@ -89,18 +89,17 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
     let spec = &instance.spec;
     let resources =
         [&instance.metadata.name, &spec.configuration_name].map(|name| format!("{GROUP}/{name}"));
-    let consumers = |node: &str| {
-        let usages = spec.device_usage.values();
-        let usages = usages.filter_map(|text| text.parse::<DeviceUsage>().ok());
-        let own: Vec<DeviceUsage> = usages.filter(|one| one.node() == Some(node)).collect();
-        own.into_iter().filter_map(|one| one.consumer())
-    };
     let leaves = |node: &str| match absent.get(node) {
         None => false,
         Some(Absence::Deleted) => true,
         Some(Absence::Away(requested)) => {
+            let usages = spec.device_usage.values();
+            let mut usages = usages.filter_map(|text| text.parse::<DeviceUsage>().ok());
             let has_pods = resources.iter().any(|one| requested.contains(one))
-                || consumers(node).any(|consumer| requested.contains(&consumer));
+                || usages.any(|one| {
+                    let consumer = one.consumer().filter(|_| one.node() == Some(node));
+                    consumer.is_some_and(|consumer| requested.contains(&consumer))
+                });
             spec.shared && !has_pods
         }
     };

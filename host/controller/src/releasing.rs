@@ -15,12 +15,10 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::release::{self, Absence, Verdict};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Time within which a write is expected to be seen.
@@ -58,9 +56,8 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
                 task.begin();
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let next = task.look().await;
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin();
                 continue;
             }
@@ -240,8 +237,7 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
     {
         Some(Verdict::Present) => return Ok(Finding::Present),
         Some(Verdict::PresentUntil(then)) => {
-            let left = Duration::try_from(then.duration_since(now)).unwrap_or_default();
-            return Ok(Finding::PresentFor(left.max(SOON)));
+            return Ok(Finding::PresentFor(time_until(then, now)));
         }
         Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
     }

@@ -71,9 +71,8 @@ pub async fn run(
                 task.begin();
             }
             () = pace.due() => {
-                let begun = Instant::now();
                 let next = task.look();
-                pace.looked(begun, next);
+                pace.looked(next);
                 task.begin();
                 continue;
             }

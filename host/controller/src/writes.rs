@@ -16,6 +16,12 @@ pub const PLACES: WriteLimits = WriteLimits {
     of_one: 4,
     slow: 2,
 };
+/// Bounds of a task that makes one write at a time, and one more for a namespace whose writes take long.
+pub const ONE_PLACE: WriteLimits = WriteLimits {
+    all: 1,
+    of_one: 1,
+    slow: 1,
+};
 /// Shortest time that a write without an answer holds its place, so that few writes are tried while the API server does not answer.
 const NO_ANSWER: Duration = Duration::from_secs(1);
 /// Longest time that a write holds its place because the API server asked for a delay.

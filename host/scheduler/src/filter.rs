@@ -53,14 +53,8 @@ impl<'a> Evaluator<'a> {
     ) -> Self {
         let all = asked.iter().flat_map(|one| &one.requests);
         let all: Vec<&Alternative> = all.flat_map(|request| &request.alternatives).collect();
-        let owners = all.iter();
-        let owners = owners.map(|alternative| {
-            (
-                alternative.configuration.as_str(),
-                world.owner(&alternative.configuration),
-            )
-        });
-        let owners = owners.collect();
+        let names = all.iter().map(|one| one.configuration.as_str());
+        let owners = names.map(|name| (name, world.owner(name))).collect();
         let alternatives = all.into_iter().map(|alternative| ParsedAlternative {
             alternative,
             expressions: alternative
@@ -101,10 +95,7 @@ impl<'a> Evaluator<'a> {
         let left = |number: Number, device: &Device| {
             let others = taken.iter().filter(|other| **other == number).count();
             let has = |key: &&&InstanceKey| ***key == device.instance.key();
-            let own = match reserved.len() {
-                0 => 0,
-                _ => reserved.iter().filter(has).count(),
-            };
+            let own = reserved.iter().filter(has).count();
             let free = if is_own_only { 0 } else { device.free.len() };
             (free + own).saturating_sub(others)
         };

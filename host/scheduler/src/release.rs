@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leafhost_core::scheduling::{NodeLock, Pod};
+use leafhost_core::scheduling::{NodeLock, Pod, PodKey};
 use tokio::time::Instant;
 
 use crate::scheduler::{Scheduler, State};
@@ -83,7 +83,8 @@ impl Scheduler {
     /// Releases the reservations that have expired; returns when to look again.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
-        let (mut next, mut uncertain) = (None::<Instant>, BTreeMap::new());
+        let (mut next, mut is_done) = (None::<Instant>, true);
+        let mut uncertain: BTreeMap<PodKey, Vec<Reservation>> = BTreeMap::new();
         {
             let state = &mut *self.state();
             if !state.world.is_read() {
@@ -102,23 +103,21 @@ impl Scheduler {
             }
             let all = world.reserved().filter(|one| !world.is_of_bound_pod(one));
             let all: Vec<Reservation> = all.cloned().collect();
-            for one in &all {
+            for one in all {
                 let pod = state.world.pods().get(&one.pod).cloned();
-                match state.judge(one, pod.as_ref(), now) {
+                match state.judge(&one, pod.as_ref(), now) {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     Verdict::Over(_) => {
-                        uncertain
-                            .entry(one.pod.clone())
-                            .or_insert_with(Vec::new)
-                            .push(one.clone());
+                        let all = uncertain.entry(one.pod.clone()).or_default();
+                        all.push(one);
                     }
                 }
             }
         }
         for (key, all) in uncertain {
             let Ok(pod) = self.cluster.pod(&key).await else {
-                next = Some(next.map_or(now + AGAIN, |next| next.min(now + AGAIN)));
+                is_done = false;
                 continue;
             };
             let mut over: BTreeMap<&'static str, Vec<Reservation>> = BTreeMap::new();
@@ -131,11 +130,10 @@ impl Scheduler {
                 }
             }
             for (why, all) in over {
-                if !self.release(all, why).await {
-                    next = Some(next.map_or(now + AGAIN, |next| next.min(now + AGAIN)));
-                }
+                is_done &= self.release(all, why).await;
             }
         }
-        next
+        let again = (!is_done).then_some(now + AGAIN);
+        next.into_iter().chain(again).min()
     }
 }

@@ -94,6 +94,13 @@ impl State {
         }
     }
 
+    /// Forgets what is kept of a pod only until it is bound.
+    fn forget_waiting(&mut self, uid: &str) {
+        self.filtered.remove(uid);
+        self.unbound.remove(uid);
+        self.offered.remove(uid);
+    }
+
     /// Marks all known pods to be looked at on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
@@ -349,9 +356,7 @@ impl Observer for Scheduler {
             let state = &mut *self.state();
             let is_over = pod.has_ended || !pod.node.is_empty();
             if is_over {
-                state.filtered.remove(&pod.uid);
-                state.unbound.remove(&pod.uid);
-                state.offered.remove(&pod.uid);
+                state.forget_waiting(&pod.uid);
             }
             let before = state.world.put_pod(pod.clone());
             let is_news = before.as_ref() != Some(&pod);
@@ -371,9 +376,7 @@ impl Observer for Scheduler {
             let state = &mut *self.state();
             let gone = state.world.remove_pod(key);
             if let Some(pod) = &gone {
-                state.filtered.remove(&pod.uid);
-                state.unbound.remove(&pod.uid);
-                state.offered.remove(&pod.uid);
+                state.forget_waiting(&pod.uid);
                 state.tried.remove(&pod.uid);
                 state.read.remove(&pod.uid);
             }

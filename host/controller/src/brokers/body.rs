@@ -20,56 +20,47 @@ const CLAIM: &str = "akri-device";
 
 /// Owner of a created object, from which the object takes its labels.
 #[derive(Clone, Copy)]
-pub enum Owner<'a> {
-    Instance(&'a Instance),
-    Configuration(&'a Manifest),
+pub struct Owner<'a> {
+    kind: &'static str,
+    label: &'static str,
+    name: &'a str,
+    namespace: &'a str,
+    pub uid: &'a str,
 }
 
 impl<'a> Owner<'a> {
-    fn kind(self) -> &'static str {
-        match self {
-            Self::Instance(_) => "Instance",
-            Self::Configuration(_) => "Configuration",
+    pub fn instance(instance: &'a Instance) -> Self {
+        let metadata = &instance.metadata;
+        Self {
+            kind: "Instance",
+            label: INSTANCE_LABEL,
+            name: &metadata.name,
+            namespace: &metadata.namespace,
+            uid: &metadata.uid,
         }
     }
 
-    fn name(self) -> &'a str {
-        match self {
-            Self::Instance(instance) => &instance.metadata.name,
-            Self::Configuration(manifest) => &manifest.metadata.name,
-        }
-    }
-
-    pub fn uid(self) -> &'a str {
-        match self {
-            Self::Instance(instance) => &instance.metadata.uid,
-            Self::Configuration(manifest) => manifest.metadata.uid.as_deref().unwrap_or_default(),
-        }
-    }
-
-    fn namespace(self) -> &'a str {
-        match self {
-            Self::Instance(instance) => &instance.metadata.namespace,
-            Self::Configuration(manifest) => {
-                manifest.metadata.namespace.as_deref().unwrap_or_default()
-            }
+    pub fn configuration(manifest: &'a Manifest) -> Self {
+        let metadata = &manifest.metadata;
+        Self {
+            kind: "Configuration",
+            label: CONFIGURATION_LABEL,
+            name: &metadata.name,
+            namespace: metadata.namespace.as_deref().unwrap_or_default(),
+            uid: metadata.uid.as_deref().unwrap_or_default(),
         }
     }
 
     /// Returns the label, with its value, by which the owner's service selects pods.
     pub fn label(self) -> (&'static str, String) {
-        let label = match self {
-            Self::Instance(_) => INSTANCE_LABEL,
-            Self::Configuration(_) => CONFIGURATION_LABEL,
-        };
-        (label, label_value(self.name()))
+        (self.label, label_value(self.name))
     }
 
     /// Returns the key of an object that this owner owns.
     fn key(self, kind: Kind, name: String) -> ObjectKey {
         ObjectKey {
             kind,
-            namespace: self.namespace().to_owned(),
+            namespace: self.namespace.to_owned(),
             name,
         }
     }
@@ -97,7 +88,7 @@ impl<'a> Owner<'a> {
                 "labels": labels,
                 "annotations": {MADE_OF_ANNOTATION: made_of},
                 "ownerReferences": [{
-                    "apiVersion": API_VERSION, "kind": self.kind(), "name": self.name(), "uid": self.uid(),
+                    "apiVersion": API_VERSION, "kind": self.kind, "name": self.name, "uid": self.uid,
                     "controller": true, "blockOwnerDeletion": true,
                 }],
             },
@@ -119,7 +110,7 @@ pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
     } else {
         format!("{part}-pod")
     };
-    Owner::Instance(instance).key(Kind::Pod, name)
+    Owner::instance(instance).key(Kind::Pod, name)
 }
 
 /// Builds an Instance's pod on a node.
@@ -129,13 +120,13 @@ pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Wanted {
     let mut spec = with_device(template.spec.clone(), instance, template);
     bind(&mut spec, node);
     let key = pod_key(instance, node);
-    Owner::Instance(instance).create(key, labels, &spec, &template.made_of)
+    Owner::instance(instance).create(key, labels, &spec, &template.made_of)
 }
 
 /// Returns the key of the claim template for an Instance's brokers.
 pub fn claims_key(instance: &Instance) -> ObjectKey {
     let name = format!("{}-claims", dashed(&instance.metadata.name));
-    Owner::Instance(instance).key(Kind::ClaimTemplate, name)
+    Owner::instance(instance).key(Kind::ClaimTemplate, name)
 }
 
 /// Builds the claim template for an Instance's brokers.
@@ -158,7 +149,7 @@ pub fn claims(instance: &Instance, template: &Template<'_>) -> Wanted {
     let spec = json!({"spec": {"devices": {"requests": [{"name": "device", "exactly": device}]}}});
     let labels = device_labels(instance);
     let key = claims_key(instance);
-    Owner::Instance(instance).create(key, labels, &spec, &made_of(&spec))
+    Owner::instance(instance).create(key, labels, &spec, &made_of(&spec))
 }
 
 /// Builds an Instance's job for this generation of its Configuration.
@@ -180,7 +171,7 @@ pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Wan
         }
     }
     let name = format!("{}-{generation}-job", dashed(&instance.metadata.name));
-    let owner = Owner::Instance(instance);
+    let owner = Owner::instance(instance);
     owner.create(owner.key(Kind::Job, name), labels, &spec, &template.made_of)
 }
 
@@ -192,7 +183,7 @@ pub fn service(owner: Owner<'_>, spec: &Value, made_of: &str) -> Wanted {
         selector.insert(CONTROLLER_LABEL.to_owned(), json!(GROUP));
         selector.insert(label.to_owned(), json!(value));
     }
-    let name = format!("{}-svc", dashed(owner.name()));
+    let name = format!("{}-svc", dashed(owner.name));
     let key = owner.key(Kind::Service, name);
     owner.create(key, BTreeMap::from([(label, value)]), &spec, made_of)
 }
@@ -272,14 +263,7 @@ fn bind(pod: &mut Value, node: &str) {
     }
     let requirement = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     for term in terms.as_array_mut().into_iter().flatten() {
-        let Some(term) = term.as_object_mut() else {
-            continue;
-        };
-        let fields = term.entry("matchFields").or_insert(Value::Null);
-        match fields {
-            Value::Array(fields) => fields.push(requirement.clone()),
-            fields => *fields = json!([requirement]),
-        }
+        push(term, "matchFields", requirement.clone());
     }
 }
 

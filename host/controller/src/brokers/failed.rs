@@ -32,17 +32,14 @@ impl Failed {
 
     /// Returns at most one problem of each kind for each Configuration.
     pub fn problems(&self) -> Vec<Problem> {
-        let mut found: BTreeMap<(&ConfigurationKey, bool), (&ObjectKey, &WriteError, usize)> =
-            BTreeMap::new();
+        let mut found: BTreeMap<_, (&ObjectKey, &WriteError, usize)> = BTreeMap::new();
         for (key, (configuration, error)) in &self.0 {
             let kind = (configuration, *error == WriteError::Taken);
             let (_, _, count) = found.entry(kind).or_insert((key, error, 0));
             *count += 1;
         }
-        let problem = |((configuration, is_taken), (key, error, count)): (
-            (&ConfigurationKey, bool),
-            (&ObjectKey, &WriteError, usize),
-        )| {
+        let found = found.into_iter();
+        let problems = found.map(|((configuration, is_taken), (key, error, count))| {
             let configuration = configuration.clone();
             let (object, more) = (key.to_string(), count.saturating_sub(1));
             if is_taken {
@@ -59,7 +56,7 @@ impl Failed {
                     more,
                 }
             }
-        };
-        found.into_iter().map(problem).collect()
+        });
+        problems.collect()
     }
 }

@@ -148,7 +148,7 @@ impl<'a> Planner<'a> {
         for (key, (manifest, template)) in &templates {
             let spec = manifest.spec.configuration_service_spec.as_ref();
             let spec = spec.filter(|_| served.contains(key));
-            self.service(key, Owner::Configuration(manifest), spec);
+            self.service(key, Owner::configuration(manifest), spec);
             let offered = template
                 .as_ref()
                 .is_none_or(|template| offers(manifest, template));
@@ -164,23 +164,25 @@ impl<'a> Planner<'a> {
     fn instance(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>) -> bool {
         let metadata = &subject.instance.metadata;
         let owner = (metadata.namespace.as_str(), metadata.uid.as_str());
-        let made = self.made.get(&owner).cloned().unwrap_or_default();
-        let of = |kind| {
-            let made = made.iter().filter(move |(key, _)| key.kind == kind);
-            made.copied().collect::<Objects<'a>>()
-        };
-        // Pods wait for their claim template.
-        let may_begin = self.claims(subject, template, &of(Kind::ClaimTemplate));
         let wanted = |kind| template.filter(|template| template.kind == kind);
-        let pods = wanted(TemplateKind::Pod);
-        self.pods(subject, pods, of(Kind::Pod), may_begin);
-        let jobs = wanted(TemplateKind::Job);
-        self.jobs(subject, jobs, &of(Kind::Job), may_begin);
+        // Pods wait for their claim template.
+        let claims = self.made_for(owner, Kind::ClaimTemplate);
+        let may_begin = self.claims(subject, template, &claims);
+        let pods = self.made_for(owner, Kind::Pod);
+        self.pods(subject, wanted(TemplateKind::Pod), pods, may_begin);
+        let jobs = self.made_for(owner, Kind::Job);
+        self.jobs(subject, wanted(TemplateKind::Job), &jobs, may_begin);
         let is_served = template.is_some() && !subject.instance.spec.nodes.is_empty();
         let service = subject.manifest.spec.instance_service_spec.as_ref();
-        let owner = Owner::Instance(subject.instance);
+        let owner = Owner::instance(subject.instance);
         self.service(subject.key, owner, service.filter(|_| is_served));
         is_served
+    }
+
+    /// Returns the objects of an owner, given by namespace and uid, that have this kind.
+    fn made_for(&self, owner: (&str, &str), kind: Kind) -> Objects<'a> {
+        let made = self.made.get(&owner).into_iter().flatten();
+        made.filter(|(key, _)| key.kind == kind).copied().collect()
     }
 
     /// Plans the claim template. Returns true if it exists as the brokers need it, or if none is needed.
@@ -242,11 +244,7 @@ impl<'a> Planner<'a> {
                 self.delete(subject.key, key, object);
                 continue;
             };
-            // Objects of Akri's controller have no digest, so they count as current.
-            let is_other = object
-                .made_of
-                .as_ref()
-                .is_some_and(|made_of| *made_of != template.made_of);
+            let is_other = template.is_other(object);
             if let Phase::Ended(ran) = object.phase {
                 let due = self.restarts.due(key, &object.uid, ran, self.now);
                 if due <= self.now || is_other {
@@ -341,12 +339,8 @@ impl<'a> Planner<'a> {
         there: &[(&'a ObjectKey, &'a Object)],
         may_begin: bool,
     ) {
-        let is_other = |object: &Object| {
-            let made_of = object.made_of.as_ref();
-            template.is_none_or(|template| made_of.is_some_and(|made| *made != template.made_of))
-        };
         for (key, object) in there {
-            if !object.is_deleting && is_other(object) {
+            if !object.is_deleting && template.is_none_or(|template| template.is_other(object)) {
                 self.delete(subject.key, key, object);
             }
         }
@@ -366,13 +360,7 @@ impl<'a> Planner<'a> {
     /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. A service
     /// whose owner was deleted without it is adopted by the next owner of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
-        let there = self.made.get(&(key.namespace(), owner.uid()));
-        let there: Objects<'a> = there
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| key.kind == Kind::Service)
-            .copied()
-            .collect();
+        let there = self.made_for((key.namespace(), owner.uid), Kind::Service);
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
         let orphan = wanted.as_ref().filter(|_| there.is_empty());
         let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(&wanted.key));

@@ -87,13 +87,13 @@ impl BrokerWrite<'_> {
             return Err("metadata.ownerReferences: there is no such Configuration".to_owned());
         }
         let spec = manifest.spec.configuration_service_spec.as_ref();
-        self.is_service(Owner::Configuration(manifest), spec)
+        self.is_service(Owner::configuration(manifest), spec)
     }
 
     fn of_instance(&self, instance: &Instance, manifest: &Manifest) -> Result<(), String> {
         if self.kind == Kind::Service {
             let spec = manifest.spec.instance_service_spec.as_ref();
-            return self.is_service(Owner::Instance(instance), spec);
+            return self.is_service(Owner::instance(instance), spec);
         }
         let none = || format!("the Configuration asks for no {}", self.kind);
         let template = Template::of(manifest).ok_or_else(none)?;

@@ -21,11 +21,9 @@ use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Delay between a change and the pass that handles it; many changes come together.
-const SOON: Duration = Duration::from_millis(100);
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
@@ -106,9 +104,8 @@ impl BrokerTask {
                     self.begin();
                 }
                 () = pace.due() => {
-                    let begun = Instant::now();
                     let next = self.look();
-                    pace.looked(begun, next);
+                    pace.looked(next);
                     self.begin();
                     continue;
                 }
@@ -158,11 +155,7 @@ impl BrokerTask {
         let changed: BTreeSet<_> = changes.iter().map(|(_, change)| change.key()).collect();
         self.attempts.forget(|key| changed.contains(key), now);
         self.failed.forget(|key| changed.contains(key));
-        let mut next = Earliest::default();
-        if let Some(planned) = planned {
-            let wait = Duration::try_from(planned.duration_since(clock));
-            next.by(now + wait.unwrap_or_default().max(SOON));
-        }
+        let mut next = Earliest(planned.map(|planned| now + time_until(planned, clock)));
         let mut due = Vec::new();
         for (configuration, change) in changes {
             let key = change.key().clone();

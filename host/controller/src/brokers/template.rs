@@ -1,5 +1,6 @@
 //! The broker part of a Configuration.
 
+use leafhost_core::brokers::Object;
 use leafhost_core::configuration::{Backend, Manifest};
 use leafhost_core::names;
 use serde_json::{Value, json};
@@ -62,6 +63,12 @@ impl<'a> Template<'a> {
             slots,
             has_claim,
         })
+    }
+
+    /// Returns true if an object was made of another template. Objects of Akri's controller have no digest, so they count as current.
+    pub fn is_other(&self, object: &Object) -> bool {
+        let made_of = object.made_of.as_ref();
+        made_of.is_some_and(|made_of| *made_of != self.made_of)
     }
 }
 

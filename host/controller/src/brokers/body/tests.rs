@@ -122,14 +122,14 @@ fn a_service_has_one_label_and_selects_the_pods_of_its_owner() {
     let spec = json!({"ports": [{"port": 80}], "selector": {"mine": "1"}});
     for (of, name, label, value, owner) in [
         (
-            Owner::Instance(&instance),
+            Owner::instance(&instance),
             "cams-x-8120fe-svc",
             "akri.sh/instance",
             "cams.x-8120fe",
             owner("Instance", "cams.x-8120fe", "uid-cams.x-8120fe"),
         ),
         (
-            Owner::Configuration(&manifest),
+            Owner::configuration(&manifest),
             "cams-svc",
             "akri.sh/configuration",
             "cams",

@@ -121,12 +121,12 @@ fn service(of_instance: bool) -> Value {
     let (manifest, device) = (configuration(), device());
     let (owner, spec) = if of_instance {
         (
-            Owner::Instance(&device),
+            Owner::instance(&device),
             &manifest.spec.instance_service_spec,
         )
     } else {
         (
-            Owner::Configuration(&manifest),
+            Owner::configuration(&manifest),
             &manifest.spec.configuration_service_spec,
         )
     };
