@@ -186,7 +186,7 @@ struct News {
     replies: Vec<ReceivedAnnouncement>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
-    /// True if an event needs a probe to tell what changed.
+    /// True if an event needs a probe to find the change.
     is_vague: bool,
 }
 

@@ -103,7 +103,7 @@ impl XAddr {
         }
     }
 
-    /// Returns the address of another service of the camera: as the camera tells it if that has the same host, otherwise with
+    /// Returns the address of another service of the camera: as the camera reports it if that has the same host, otherwise with
     /// this host and port.
     pub fn service(&self, told: &str) -> Option<Self> {
         if let Ok(xaddr) = Self::new(told)

@@ -33,7 +33,7 @@ const MAX_FURTHER: usize = 1_000;
 const MAX_SKIPPED: usize = 1_000;
 /// Maximum number of bytes of text kept from servers' lists.
 const MAX_TEXT: usize = 4 << 20;
-/// Type of an application that does not tell its type.
+/// Type of an application that does not report its type.
 const UNNAMED: u32 = u32::MAX;
 
 /// Server to ask.

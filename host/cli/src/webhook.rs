@@ -1,4 +1,4 @@
-//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until it is told to stop.
+//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until a signal ends it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -45,7 +45,7 @@ const PLACES: WriteLimits = WriteLimits {
 };
 /// Reason of the Event on an evicted pod.
 const REASON: &str = "DeviceGone";
-/// Error of a controller that was not told to evict pods.
+/// Error of a controller that runs without the flag to evict pods.
 const DISABLED: &str = "the controller may not evict pods";
 
 /// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets the Configurations whose pods

@@ -350,7 +350,7 @@ impl TryFrom<Manifest> for Configuration {
     }
 }
 
-/// Returns a field as it was read, or its default if it is absent or invalid, which adds the problem.
+/// Returns a field as it was read, or its default if it is absent or invalid. Adds the problem of an invalid field.
 fn or_default<T: Default>(
     read: Option<Result<T, FieldProblem>>,
     problems: &mut Vec<FieldProblem>,

@@ -42,7 +42,7 @@ pub async fn run(
     }
 }
 
-/// Does the work that is due; returns the `Instant` of the next.
+/// Does the work that is due; returns the `Instant` at which more work is due.
 fn step(
     shared: &Arc<Shared>,
     components: &SourceSet,

@@ -35,7 +35,7 @@ pub struct Store {
     pub hanging: Mutex<BTreeSet<String>>,
     /// Number of next changes that fail with `Unavailable`.
     pub failures: Mutex<usize>,
-    /// Number of next changes that end in a conflict.
+    /// Number of the next changes that end in a conflict.
     pub conflicts: Mutex<usize>,
     /// Instance that then has the name.
     pub foreign: Mutex<Option<Arc<Instance>>>,
@@ -49,7 +49,7 @@ pub struct Store {
     pub collects: bool,
     /// True if agents of other nodes write to the store.
     pub has_other_nodes: bool,
-    /// Number of nodes, if the store can tell.
+    /// Number of nodes, if the store knows it.
     pub nodes: Mutex<Option<usize>>,
     /// Rates of random errors.
     pub trouble: Mutex<Trouble>,
@@ -276,7 +276,7 @@ impl Store {
         }
     }
 
-    /// Makes a change, with random errors on the way there and back.
+    /// Applies a change, with random errors before and after it.
     async fn send(&self, change: Change) -> Written {
         let key = change.key();
         if self.hanging.lock().unwrap().contains(&key.name) {

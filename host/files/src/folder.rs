@@ -177,7 +177,7 @@ impl Folder {
                 device = scan.device.or(device);
                 settling.scanned(&scan.found, now);
             }
-            // These may have happened after the scan, which then does not show them.
+            // The changes of these events may be newer than the scan, which then does not show them.
             let mut scan_again = false;
             while let Some(event) = events.next().now_or_never() {
                 scan_again |= self.take_event(event, &mut settling, &mut events, now);

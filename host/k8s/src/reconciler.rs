@@ -287,7 +287,7 @@ impl<T: Reconcile> Reconciler<T> {
             .min_by_key(|(_, at)| *at)
     }
 
-    /// Makes a write, then pauses the object, after each failure for longer. Returns true if the object was written as wanted.
+    /// Writes an object, then pauses it, for longer after each failure. Returns true if the object was written as wanted.
     pub async fn write(&mut self, name: String, write: Write<T::Object>) -> bool {
         let is_new = matches!(write, Write::Create(_));
         let failure = match answers::within(REQUEST, self.request(&name, write)).await {

@@ -161,7 +161,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
+    /// Releases what a former pod of the same name has on the node, because the agent could not distinguish the two pods. The former pod is gone, as
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &BindingArgs) -> Result<(), String> {
         let is_before =

@@ -119,7 +119,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Makes an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
+    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
     pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
         Self {
             cluster,

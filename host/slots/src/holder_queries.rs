@@ -1,5 +1,5 @@
-//! Asks the kubelet who has the device ids of an allocation that a pod was seen to have. The queries run beside the task, which
-//! continues to decide all other allocations.
+//! Asks the kubelet which pods have the device ids of an allocation, if a pod was seen to have any of them. The queries run beside
+//! the task, which continues to decide all other allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -159,7 +159,7 @@ impl Rule {
         self.terms.iter().map(|compiled| &compiled.term)
     }
 
-    /// Makes a term a glob only.
+    /// Restricts a term to a glob.
     pub(crate) fn read_as_glob(&mut self, term: usize) {
         if let Some(compiled) = self.terms.get_mut(term) {
             compiled.pattern.read_as_glob();

@@ -48,7 +48,7 @@ enum Device<'a> {
     Above(&'a str),
 }
 
-/// Returns true if the term may hold for the device, as far as the event tells.
+/// Returns true if the term may hold for the device, as far as the event shows.
 fn may_hold(term: &CompiledTerm, event: &Event, device: Device<'_>) -> bool {
     let text = match (term.term.field, device) {
         // A new name also changes the paths of devices below.

@@ -280,7 +280,7 @@ impl Node {
         Ok(this.and_then(heartbeat))
     }
 
-    /// Starts the kubelet while the API server is down, which then cannot tell the last heartbeat of the kubelet before this one.
+    /// Starts the kubelet while the API server is down, which then cannot report the last heartbeat of the kubelet before this one.
     pub fn start_kubelet_after(&self, before: Option<String>) -> Result<()> {
         self.start_containerd()?;
         let mut kubelet = lock(&self.kubelet);

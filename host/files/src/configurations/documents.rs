@@ -384,7 +384,7 @@ fn name(document: &Value) -> Option<ConfigurationKey> {
 /// Returns the name in the lines before a mistake.
 fn name_before(text: &str, mistake: &Mistake) -> Option<ConfigurationKey> {
     let mut line = mistake.line;
-    // What is open at the mistake may have begun some lines before.
+    // A list, map or text that contains the mistake may begin some lines before it.
     for _ in 0..8 {
         let lines = text.split_inclusive('\n').take(line?.checked_sub(1)?);
         match yaml::Document::read(&lines.collect::<String>()) {

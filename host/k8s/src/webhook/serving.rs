@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_hours(1);
 pub struct Serving {
     /// Private key and certificate.
     pub key: Arc<CertifiedKey>,
-    /// True if the API server was told to trust the certificate.
+    /// True if the API server is configured to trust the certificate.
     pub is_published: bool,
 }
 

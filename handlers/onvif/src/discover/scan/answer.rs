@@ -45,14 +45,14 @@ impl Scan<'_> {
         })
     }
 
-    /// Applies the address filters to the addresses that the camera told.
+    /// Applies the address filters to the addresses that the camera reported.
     pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
         let Info { ip, macs, .. } = &camera.info;
         let ip = (!ip.is_empty()).then_some(ip.as_str());
         filter::addresses(self.details, ip, macs)
     }
 
-    /// Reports why a known camera is left out or told less than it could.
+    /// Reports why a known camera is left out or reported less than it could.
     fn explain(&self, count: usize) {
         if count == self.most {
             let reason =

@@ -25,7 +25,7 @@ use crate::controller::left_over::has_some;
 use crate::index;
 use crate::watch::Watch;
 
-/// Behavior of the controller while a watch fails, as told in the log.
+/// Behavior of the controller while a watch fails, as described in the log.
 const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
 
 /// A pod without its spec.

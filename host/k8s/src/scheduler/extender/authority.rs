@@ -123,7 +123,7 @@ impl Authority {
         authority.ok_or_else(unusable).map(Some)
     }
 
-    /// Makes a CA and puts it into a Secret.
+    /// Creates a CA and puts it into a Secret.
     fn make(secret: &mut Secret, now: Timestamp) -> Result<Self, String> {
         let key = KeyPair::generate().map_err(said)?;
         let params = ca(now)?;
@@ -135,14 +135,14 @@ impl Authority {
         made.ok_or_else(|| "the created certificate is not a CA; this is a bug".to_owned())
     }
 
-    /// Makes a server certificate for an extender with the DNS name `dns`.
+    /// Creates a server certificate for an extender with the DNS name `dns`.
     fn sign_server(&self, dns: &str, now: Timestamp) -> Result<Made, String> {
         let names = vec![dns.to_owned()];
         let params = certificates::params(EXTENDER, names, DAYS, now).map_err(said)?;
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Makes a client certificate for a scheduler, valid for `days` days.
+    /// Creates a client certificate for a scheduler, valid for `days` days.
     pub fn sign_client(&self, days: i64, now: Timestamp) -> Result<Made, String> {
         let params = certificates::params(CLIENT, Vec::new(), days, now).map_err(said)?;
         let made = self.sign(params, ExtendedKeyUsagePurpose::ClientAuth, now)?;
