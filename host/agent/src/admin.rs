@@ -139,7 +139,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     })
     .await;
     let Ok(document) = made else {
-        tracing::error!("making the status panicked; this is a bug");
+        tracing::error!("creating the status panicked; this is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     ([header], document).into_response()

@@ -284,7 +284,7 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
         ),
     };
     if let Err(error) = cluster.publish(&event).await {
-        tracing::warn!(%pod, %error, reason = REASON, "cannot make an Event");
+        tracing::warn!(%pod, %error, reason = REASON, "cannot create an Event");
     }
     Outcome::Evicted
 }

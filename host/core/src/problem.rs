@@ -321,7 +321,7 @@ pub enum Problem {
     #[error("{error}")]
     KubeletUnavailable { error: String },
     #[error(
-        "{} is missing although the kubelet runs, so no new resource can be offered to it: restart the kubelet",
+        "{} is missing although the kubelet runs, so no new resource can be offered to it; restart the kubelet",
         socket.display()
     )]
     KubeletSocketMissing { socket: PathBuf },
@@ -348,7 +348,7 @@ pub enum Problem {
     )]
     ResourceNamesExhausted { over: usize, names: usize },
     #[error(
-        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}: delete that pod or the pod of the claim"
+        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}; delete that pod or the pod of the claim"
     )]
     SlotClaimedTwice {
         slot: String,
@@ -357,7 +357,7 @@ pub enum Problem {
         claim: String,
     },
     #[error(
-        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again: bring it back, or delete the pod",
+        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again; reconnect the device, or delete the pod",
         few(slots, NAMED)
     )]
     InstanceWithdrawn { slots: Vec<String> },

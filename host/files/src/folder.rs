@@ -101,13 +101,13 @@ impl Snapshot {
 
     /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
-        let (is, make) = match self.obstructed {
+        let (is, create) = match self.obstructed {
             _ if self.exists => return None,
-            None => ("is missing", "make it"),
-            Some(is) => (is, "move away what has that name, make it"),
+            None => ("is missing", "create it"),
+            Some(is) => (is, "move away what has that name, create it"),
         };
         let message = format!(
-            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} stay in use"
+            "{is}; {create} and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
         Some(SourceProblem::new(path.display().to_string(), message))
     }

@@ -69,7 +69,7 @@ fn check_name(name: &str) -> Result<()> {
     }
     if TAKEN.split_whitespace().any(|taken| taken == name) {
         return Err(Usage(format!(
-            "a crate cannot be called {name:?}: choose another name"
+            "a crate cannot be called {name:?}; choose another name"
         ))
         .into());
     }

@@ -43,7 +43,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView>
             bail!("no Configuration {name}: the agent has {}", names(&all))
         }
         several => bail!(
-            "several Configurations are called {name}: give one of {}",
+            "several Configurations are called {name}; give one of {}",
             several
                 .iter()
                 .map(|view| format!("{}/{}", view.namespace, view.name))

@@ -64,7 +64,7 @@ impl Serving {
             let made = DirBuilder::new().recursive(true).mode(0o750).create(folder);
             made.map_err(|error| {
                 let folder = folder.display();
-                format!("cannot make the folder {folder} ({error}): run as root")
+                format!("cannot create the folder {folder} ({error}); run as root")
             })?;
         }
         let (called, called_file) = listen(&plugin).await?;

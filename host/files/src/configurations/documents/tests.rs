@@ -436,9 +436,9 @@ spec:
 #[test]
 fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
     let ignored = [
-        "f.yaml:21: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
-        "f.yaml:23: spec.instanceServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
-        "f.yaml:24: spec.configurationServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:21: spec.brokerSpec: brokers are created in a cluster, by its controller; a standalone agent creates none",
+        "f.yaml:23: spec.instanceServiceSpec: services are created in a cluster, by its controller; a standalone agent creates none",
+        "f.yaml:24: spec.configurationServiceSpec: services are created in a cluster, by its controller; a standalone agent creates none",
     ];
     for (from, to, expected) in [
         ("", "", None),

@@ -26,7 +26,7 @@ use crate::index;
 use crate::watch::Watch;
 
 /// Behavior of the controller while a watch fails, as described in the log.
-const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
+const MAKES_NONE: &str = "the controller tries again, and creates no brokers before";
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;

@@ -20,7 +20,7 @@ use crate::certificates;
 const PORT: &str = "https";
 /// Remedy for an object that is missing.
 const CHART: &str =
-    "let the chart make it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)";
+    "let the chart create it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)";
 
 /// Reason that no entry can be made, with the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,7 @@ async fn address(client: &Client, names: &Names) -> Result<SocketAddr, String> {
     let address: Option<IpAddr> = spec.cluster_ip.and_then(|address| address.parse().ok());
     let address = address.ok_or_else(|| {
         format!(
-            "the Service {name} has no address in spec.clusterIP; make it one of the type ClusterIP, as that of the chart"
+            "the Service {name} has no address in spec.clusterIP; set its type to ClusterIP, as the chart does"
         )
     })?;
     let ports = spec.ports.unwrap_or_default();
