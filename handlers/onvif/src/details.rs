@@ -140,7 +140,7 @@ impl Details {
         if count > MAX_ADDRESSES {
             problems.push(Problem::new(
                 "addresses",
-                format!("are {count} addresses, at most {MAX_ADDRESSES}; list less"),
+                format!("are {count} addresses, at most {MAX_ADDRESSES}; list fewer"),
             ));
         }
         let items = self.ip_addresses.iter().flat_map(|list| &list.items);

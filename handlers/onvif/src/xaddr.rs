@@ -51,7 +51,7 @@ pub enum Error {
     #[error("does not lead to a device")]
     Nowhere,
     /// Address with a different meaning on every machine.
-    #[error("is a link-local IPv6 address, which means another machine on every network")]
+    #[error("is a link-local IPv6 address, which is another machine on each network")]
     LinkLocal,
 }
 

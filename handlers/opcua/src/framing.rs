@@ -31,7 +31,7 @@ pub enum Error {
     #[error("what answers is not an OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
     Foreign([u8; 3]),
     /// Chunk of a kind that was not expected.
-    #[error("the server sent a {0} message where {1} was due")]
+    #[error("the server sent a {0} message where {1} was expected")]
     Kind(Kind, &'static str),
     /// Chunk that is neither intermediate, final nor aborting.
     #[error("the server sent a chunk of the unknown type {}", quoted(&char::from(*.0).to_string()))]

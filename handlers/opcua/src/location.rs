@@ -68,7 +68,10 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
             0 => ("Server", ""),
             1 => ("Client", ""),
             2 => ("ClientAndServer", ""),
-            3 => ("DiscoveryServer", "; what it lists is looked at"),
+            3 => (
+                "DiscoveryServer",
+                "; the handler asks the servers that it lists",
+            ),
             _ => ("type unknown to the standard", ""),
         };
         let reason = format!(

@@ -63,7 +63,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     let store = store.with_context(|| {
         let folder = args.state_dir.display();
         format!(
-            "cannot keep handlers in {folder}; choose a folder that can be written with --state-dir"
+            "cannot store handlers in {folder}; choose a folder that can be written with --state-dir"
         )
     })?;
     let (loading, handlers) = LoaderTask::new(Arc::new(source), Arc::new(store), loader);

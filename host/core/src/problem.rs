@@ -168,7 +168,7 @@ pub enum Problem {
         first: String,
     },
     #[error(
-        "handler {handler:?} comes from {source_name}, and its name belongs to {owner}, which is gone: {source_name} gets none of this Configuration's properties; bring {owner} back, or write `name: {handler}` into the grants file of {source_name} if it is to be trusted as {owner} was"
+        "handler {handler:?} comes from {source_name}, and its name belongs to {owner}, which is gone: {source_name} gets none of this Configuration's properties; restore {owner}, or write `name: {handler}` into the grants file of {source_name} if it is to be trusted as {owner} was"
     )]
     SourceNotOwner {
         configuration: ConfigurationKey,

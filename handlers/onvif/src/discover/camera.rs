@@ -386,7 +386,7 @@ impl Exchange<'_> {
         }
         let why = match (self.was_digest || self.was_token, self.time) {
             (true, _) => "it refuses those given",
-            (false, None) => "it does not tell its time, which a token needs",
+            (false, None) => "it does not report its time, which a token needs",
             (false, Some(_)) => "it takes no digest",
         };
         self.credential = Err(why);

@@ -246,7 +246,7 @@ fn usable(
         collected.leave_out(
             &subject(),
             "XAddrs",
-            format!("announces {all} addresses, {most} are looked at"),
+            format!("announces {all} addresses, {most} are tried"),
         );
     }
     let chosen: Vec<XAddr> = match details.xaddrs {
@@ -269,7 +269,7 @@ fn usable(
         }
     }
     if announcement.xaddrs.is_empty() {
-        let reason = "announces no address, nor tells one when it is asked for it";
+        let reason = "announces no address, and names none when it is asked";
         collected.leave_out(&subject(), "XAddrs", reason);
     }
     chosen

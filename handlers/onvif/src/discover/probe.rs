@@ -86,7 +86,7 @@ pub fn report_silence(host: &Host) {
         .map(|one| one.name.as_str())
         .collect();
     if !asked.is_empty() {
-        let reason = format!("asked on {}, no camera answered", cut(&asked.join(" and ")));
+        let reason = format!("no camera answered on {}", cut(&asked.join(" and ")));
         host.skipped("network", "network.interfaces", reason);
     }
 }

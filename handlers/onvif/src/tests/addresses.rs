@@ -176,7 +176,7 @@ fn a_device_that_tells_no_address_is_explained() {
     assert!(found.devices().is_empty());
     assert_eq!(
         reasons(&host, &uuid(9)),
-        ["XAddrs: announces no address, nor tells one when it is asked for it"]
+        ["XAddrs: announces no address, and names none when it is asked"]
     );
     assert!(
         host.now() < Duration::from_millis(2_500),
@@ -241,7 +241,7 @@ fn a_camera_that_answers_to_the_group_is_found_and_explained() {
     assert_eq!(
         reasons(&host, &uuid(9)),
         [
-            "announcement: answers probes to the group and not to who asks, which is taken for a greeting"
+            "announcement: answers probes to the group and not to the sender, so its answers count as greetings"
         ]
     );
     // Answers of a known camera cause no requests.

@@ -290,7 +290,7 @@ fn a_camera_that_hides_an_address_is_dropped_by_a_filter_on_it() {
         .unwrap();
     assert!(found.devices().is_empty());
     let said = reasons(&host, &url(9));
-    assert!(said[0].starts_with("macAddresses: the camera does not tell, or not without credentials (GetNetworkInterfaces: wants credentials: none are given"), "{said:?}");
+    assert!(said[0].starts_with("macAddresses: the camera does not report it, or not without credentials (GetNetworkInterfaces: wants credentials: none are given"), "{said:?}");
 }
 
 #[test]

@@ -294,7 +294,7 @@ fn a_camera_with_a_false_time_is_a_device_and_gets_a_token_of_that_time_or_none(
             created.map(str::to_owned).into_iter().collect::<Vec<_>>()
         );
         let said = reasons(&host, &url(9));
-        let is_named = created.is_some() || said[0].contains("does not tell its time");
+        let is_named = created.is_some() || said[0].contains("does not report its time");
         assert!(is_named, "{said:?}");
     }
 }

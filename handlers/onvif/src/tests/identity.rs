@@ -119,7 +119,7 @@ fn a_camera_with_a_new_address_is_the_same_device_and_is_sent_credentials_at_onc
                 .map(|one| one.health.clone())
         };
         let why = format!(
-            "its address has changed from {}; restart what was given that address",
+            "its address has changed from {}; restart the programs that use that address",
             url(9)
         );
         assert_eq!(device(&found), Some(Health::Unhealthy(why)));

@@ -220,7 +220,7 @@ fn elsewhere(
     let is_told = answers.is_some() && !application.uri.is_empty();
     (wanted.shared && !is_told).then(|| {
         let reason = format!(
-            "listed as {}, but other applications are listed with this URL, too, and nothing tells which of them answers there",
+            "listed as {}, but other applications are listed with this URL, too, and nothing shows which of them answers there",
             quoted(&application.name)
         );
         ("discoveryUrls", reason)

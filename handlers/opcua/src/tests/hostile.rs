@@ -173,7 +173,7 @@ fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
     assert!(
         reasons
             .iter()
-            .any(|reason| reason.contains("lists more servers than are looked at"))
+            .any(|reason| reason.contains("lists more servers than the handler asks"))
     );
     // A million network records of itself.
     let mut lds = Fake::discovery(HOSTILE);

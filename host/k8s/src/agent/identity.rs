@@ -57,7 +57,7 @@ pub async fn identify(
             Ok(identity) => {
                 if let Err(error) = memory::write(memory, &identity) {
                     let path = memory.display();
-                    tracing::warn!(%path, %error, "cannot keep the node's identity for a start without the API server");
+                    tracing::warn!(%path, %error, "cannot store the node's identity for a start without the API server");
                 }
                 return Ok(identity);
             }

@@ -61,7 +61,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
                 tracing::warn!(
                     error,
                     secret,
-                    "cannot keep the extender's certificate; retrying"
+                    "cannot maintain the extender's certificate; retrying"
                 );
                 backoff(failures)
             }

@@ -87,7 +87,7 @@ pub async fn keep(
                     error,
                     secret = task.names.secret,
                     webhook,
-                    "cannot keep the webhook's certificate; retrying"
+                    "cannot maintain the webhook's certificate; retrying"
                 );
                 Some(Instant::now() + backoff(failures))
             }

@@ -79,7 +79,7 @@ impl Scan<'_> {
                     self.asker.host.skipped(url, "channels", reason);
                 }
                 Ok(()) if !trouble.is_empty() => {
-                    let reason = format!("is a device, but does not tell all: {trouble}");
+                    let reason = format!("is a device, but does not report everything: {trouble}");
                     self.asker.host.skipped(url, "answer", reason);
                 }
                 Ok(()) => {}
