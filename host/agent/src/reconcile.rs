@@ -277,7 +277,7 @@ impl ReconcileTask {
                 && let Some(device) = info.local_device
                 && !is_ours(&self.node, found, &device)
             {
-                // Another device has the name; ours gets a longer one. If it is ours, after a lost answer, its event is awaited.
+                // Another device has the name; ours gets a longer one. If the object is ours, after a lost answer, the task waits for its event.
                 taken.insert(key.clone());
             }
             errors.push((info.key, error));

@@ -26,7 +26,7 @@ pub struct Status {
     pub handlers: Vec<HandlerView>,
     /// Configurations, sorted by namespace and name.
     pub configurations: Vec<ConfigurationView>,
-    /// The `akri.sh/v0` objects, sorted by namespace and name.
+    /// `akri.sh/v0` objects, sorted by namespace and name.
     pub instances: Vec<Instance>,
     /// Kubelet and its resources; `null` if nothing is offered to it.
     pub kubelet: Option<KubeletView>,
@@ -116,7 +116,7 @@ pub struct SlotView {
     pub resource: String,
     /// Device id in that resource.
     pub device: String,
-    /// Pods that were seen to have it, as `namespace/name`; `null` if there are none.
+    /// Pods that were seen to have the slot, as `namespace/name`; `null` if there are none.
     pub holder: Option<String>,
 }
 

@@ -264,7 +264,7 @@ pub enum Problem {
     #[error("{error}")]
     LedgerNotWritten { error: String },
     #[error(
-        "devices of {configuration} are not offered to the scheduler, as leafhost.dev/allocation: dra asks: {why}"
+        "devices of {configuration} are not offered to the scheduler, which the annotation leafhost.dev/allocation requests: {why}"
     )]
     DraUnavailable {
         configuration: ConfigurationKey,
@@ -291,7 +291,7 @@ pub enum Problem {
     #[error("kubectl get dh may be out of date for this node: {error}")]
     ReportNotWritten { error: String },
     #[error(
-        "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB: the Instances themselves have them"
+        "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB; read them in the Instances"
     )]
     StatusTruncated { mebibytes: usize },
 

@@ -39,7 +39,7 @@ pub struct Scheduler {
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
-    /// One permit, with which an event is written; closed when the scheduler stops.
+    /// Permit to write an event, one at a time; closed when the scheduler stops.
     pub(crate) event_turn: Arc<Semaphore>,
 }
 

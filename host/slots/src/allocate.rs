@@ -164,7 +164,7 @@ impl SlotTask {
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
         for one in &chosen {
             if one.claim.is_some() {
-                // Left over from an Instance that is gone; no pod was seen to have it.
+                // The device id is left over from an Instance that is gone; no pod was seen to have it.
                 self.slot_table.released(&one.device_id);
             }
         }

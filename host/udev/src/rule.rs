@@ -21,21 +21,21 @@ pub enum Field {
     Attr,
     /// A sysfs attribute of the device or an ancestor.
     Attrs,
-    /// The path below `/sys`.
+    /// Path below `/sys`.
     Devpath,
-    /// The driver bound to the device.
+    /// Driver bound to the device.
     Driver,
-    /// The driver bound to the device or an ancestor.
+    /// Driver bound to the device or an ancestor.
     Drivers,
-    /// The kernel name of the device.
+    /// Kernel name of the device.
     Kernel,
-    /// The kernel name of the device or an ancestor.
+    /// Kernel name of the device or an ancestor.
     Kernels,
     /// A property in udev's database.
     Env,
-    /// The subsystem.
+    /// Subsystem.
     Subsystem,
-    /// The subsystem of the device or an ancestor.
+    /// Subsystem of the device or an ancestor.
     Subsystems,
     /// A tag in udev's database.
     Tag,

@@ -42,9 +42,9 @@ impl Rule {
 /// Device that a term is compared with.
 #[derive(Debug, Clone, Copy)]
 enum Device<'a> {
-    /// The device of the event.
+    /// Device of the event.
     Own,
-    /// The ancestor at this path.
+    /// Ancestor at this path.
     Above(&'a str),
 }
 

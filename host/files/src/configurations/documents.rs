@@ -330,7 +330,7 @@ fn read_manifest(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());
             if mistake.path == DETAILS && is_nested(&mistake.message) {
-                "must be text: write `discoveryDetails: |` and indent what follows"
+                "must be text; write `discoveryDetails: |` and indent what follows"
                     .clone_into(&mut mistake.message);
             }
             vec![mistake]

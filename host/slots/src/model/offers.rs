@@ -346,9 +346,9 @@ impl OfferBuilder {
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     device: Option<Arc<Device>>,
-    /// True if a container that has it may keep it.
+    /// True if a container that has the device may keep it.
     kept: bool,
-    /// True if a container may get it.
+    /// True if a container may get the device.
     offered: bool,
     resources: Option<Resources>,
 }

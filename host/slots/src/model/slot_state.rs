@@ -107,7 +107,7 @@ impl Reason {
 pub type SlotKey = (InstanceKey, String);
 
 impl SlotState {
-    /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
+    /// Returns true if no answer for the slot reached the kubelet: the kubelet's records in a later snapshot do not have it. An
     /// agent that has ended sends no more answers. After a reboot the records of any kubelet count.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
@@ -117,7 +117,7 @@ impl SlotState {
             && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
     }
 
-    /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
+    /// Returns true if a kubelet before `current` may have given the slot to a pod that still runs: no pod was seen to have it since, and
     /// `current` may have lost its records.
     pub fn is_uncertain(&self, current: Option<KubeletRun>) -> bool {
         matches!(self.holder, Holder::Unseen(_))
@@ -162,7 +162,7 @@ impl Holder {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
-    /// Returns the pods that were seen to have it.
+    /// Returns the pods that were seen to have the slot.
     fn pods(&self) -> Option<&BTreeSet<Pod>> {
         match self {
             Self::Unseen(_) => None,

@@ -99,9 +99,9 @@ pub enum Presence {
 /// Device id that only the kubelet knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Containers that have it.
+    /// Pods that have the device id.
     pub pods: BTreeSet<Pod>,
-    /// Slot, if the checkpoint has it.
+    /// Slot of the device id, if the checkpoint names it.
     pub slot: Option<String>,
 }
 

@@ -14,7 +14,7 @@ const MAX_VALUES: usize = 6;
 pub(super) struct Chain<'a> {
     /// Information about the device.
     pub(super) own: &'a dyn DeviceInfo,
-    /// Information about its ancestors.
+    /// Information about the device's ancestors.
     pub(super) ancestors: &'a [&'a dyn DeviceInfo],
 }
 

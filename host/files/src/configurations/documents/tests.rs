@@ -569,15 +569,15 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         ),
         (
             format!("{{{{- if .Values.udev }}}}\n{}", good("a")),
-            "f.yaml:1: begins with {{: render the Helm template first",
+            "f.yaml:1: begins with {{; render the Helm template first",
         ),
         (
             format!("{{{{ .Values.udev }}}}\n{}", good("a")),
-            "f.yaml:1: begins with {{: render the Helm template first",
+            "f.yaml:1: begins with {{; render the Helm template first",
         ),
         (
             spec("  capacity: {{ .Values.capacity }}"),
-            "f.yaml:6: begins with {{: render the Helm template first",
+            "f.yaml:6: begins with {{; render the Helm template first",
         ),
         (
             "kind: Configuration\n".to_owned(),

@@ -114,7 +114,7 @@ struct LeftOutGroup {
     unnamed: HashSet<u64>,
 }
 
-/// The taken objects, and a record of the left-out ones.
+/// Taken objects, and a record of the left-out ones.
 #[derive(Debug)]
 pub struct CappedSet<T> {
     held: BTreeMap<Name, Object<T>>,
