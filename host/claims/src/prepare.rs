@@ -31,7 +31,7 @@ impl Shared {
         }
         let record = match report.claims.get(&claim.uid) {
             Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
-            // Its slots are being released; it gets these or others again.
+            // The slots of the claim are being released; the claim gets these or others again.
             _ => {
                 let allocated = self.read(claim, deadline).await?;
                 self.take_all(claim, &allocated, deadline).await?

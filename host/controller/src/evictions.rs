@@ -94,7 +94,7 @@ pub async fn run(
     }
 }
 
-/// A loss, and what became of the pod.
+/// Loss of a device, and the outcome for the pod.
 struct Job {
     loss: Loss,
     /// `None` before the attempt.

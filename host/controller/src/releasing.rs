@@ -167,7 +167,7 @@ impl SlotReleaser<'_> {
                     self.released.record(key, done.at);
                 }
             }
-            // Another writer changed it first: the next version shows the state.
+            // Another writer changed the Instance first: the next version shows the state.
             Err(WriteError::Outdated) => {}
             Err(error) => {
                 tracing::warn!(instance = %instance.key(), %error, "cannot release what a node left behind");

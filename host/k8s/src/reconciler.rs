@@ -315,7 +315,7 @@ impl<T: Reconcile> Reconciler<T> {
         if is_undefined {
             wait = wait.min(UNDEFINED);
         }
-        // Another writer changed it first, which is not a failure.
+        // Another writer changed the object first, which is not a failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
         // The policies refuse objects that belong to an owner other than the existing one.
         self.is_stale |= matches!(failure.code, Some(401 | 403 | 422));

@@ -114,8 +114,8 @@ impl Scheduler {
         self.read_unanswered(target).await?;
         let own = self.reserved_of(&target.uid);
         // A reservation that is about to be released, here or by another extender, is not reused.
-        let had = self.had(target, asked, &own);
-        let given = if let Some(given) = had.filter(|_| self.is_fresh(&target.uid)) {
+        let reusable = self.reusable(target, asked, &own);
+        let given = if let Some(given) = reusable.filter(|_| self.is_fresh(&target.uid)) {
             given
         } else {
             if !own.is_empty() && self.is_bound(target).await? {
@@ -227,7 +227,7 @@ impl Scheduler {
     }
 
     /// Returns the names of the Instances by container if the reservations `own` are exactly what the pod asks for now, all on the target's node.
-    fn had(
+    fn reusable(
         &self,
         target: &BindingArgs,
         asked: &[ContainerRequest],

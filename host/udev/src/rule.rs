@@ -17,9 +17,9 @@ const MAX_KEY: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Field {
-    /// A sysfs attribute of the device.
+    /// Sysfs attribute of the device.
     Attr,
-    /// A sysfs attribute of the device or an ancestor.
+    /// Sysfs attribute of the device or an ancestor.
     Attrs,
     /// Path below `/sys`.
     Devpath,
@@ -31,15 +31,15 @@ pub enum Field {
     Kernel,
     /// Kernel name of the device or an ancestor.
     Kernels,
-    /// A property in udev's database.
+    /// Property in udev's database.
     Env,
     /// Subsystem.
     Subsystem,
     /// Subsystem of the device or an ancestor.
     Subsystems,
-    /// A tag in udev's database.
+    /// Tag in udev's database.
     Tag,
-    /// A tag of the device or an ancestor.
+    /// Tag of the device or an ancestor.
     Tags,
 }
 

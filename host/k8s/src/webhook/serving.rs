@@ -1,9 +1,9 @@
 //! Certificate of a webhook: kept in a Secret, renewed before it expires, and published to the API server.
 //!
-//! Each replica of the webhook does the same: the first one creates the certificate, the others read it. The Secret exists before, empty: a
-//! webhook creates none, since a program that may create Secrets could obtain the token of another account. The Secret holds the
-//! certificates that the API server is to trust, the new one and the one before it, so that both are trusted while replicas change from one
-//! to the other.
+//! Each replica of the webhook does the same: the first one creates the certificate, the others read it. The Secret must exist, and
+//! may be empty: a webhook creates none, since a program that may create Secrets could obtain the token of another account. The Secret holds
+//! the certificates that the API server is to trust, the new one and the one before it, so that both are trusted while replicas change from
+//! one to the other.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,14 +51,14 @@ pub async fn follow(
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
     let services: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
-    let made = format!("{CONTROLLER_LABEL}={GROUP}");
-    let services = Watch::new(services).labels(&made);
+    let selector = format!("{CONTROLLER_LABEL}={GROUP}");
+    let services = Watch::new(services).labels(&selector);
     let all_templates: Api<ResourceClaimTemplate> = Api::all(client.clone());
     let templates: Api<PartialObjectMeta<ResourceClaimTemplate>> = Api::all(client);
-    let templates = Watch::new(templates).labels(&made);
+    let templates = Watch::new(templates).labels(&selector);
     let shown = (Parts::default(), sender);
     let templates = async {
-        if !has_some(&all_templates, &ListParams::default().labels(&made)).await {
+        if !has_some(&all_templates, &ListParams::default().labels(&selector)).await {
             show(Kind::ClaimTemplate, &BTreeMap::new(), &shown);
             let uses_claims =
                 |set: &Arc<ManifestSet>| set.manifests.values().any(|one| has_claims(one));
