@@ -159,7 +159,7 @@ impl Details {
     pub fn note(&self) -> Option<String> {
         let seconds = self.discovery_timeout_seconds;
         (seconds > MAX_TIMEOUT_SECONDS).then(|| {
-            format!("discoveryTimeoutSeconds: {seconds} is taken as {MAX_TIMEOUT_SECONDS}, the most a call has time for")
+            format!("discoveryTimeoutSeconds: {seconds} is reduced to {MAX_TIMEOUT_SECONDS}, the maximum for a call")
         })
     }
 
@@ -233,7 +233,7 @@ impl Target {
                 Err("is a link-local address, which probes to the group reach")
             }
             IpAddr::V6(_) if prefix < 128 => {
-                Err("is a network of IPv6, which has too many addresses; list addresses")
+                Err("is an IPv6 network, which has too many addresses; list addresses")
             }
             _ => Ok(target),
         }

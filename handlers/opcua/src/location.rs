@@ -181,7 +181,7 @@ fn unreachable_reason(
     }
     if listed.is_loopback() && !source.url.is_loopback() {
         return Ok(Some(format!(
-            "{host} is a machine itself, and {} is another one",
+            "{host} names the machine that uses it, and {} is another machine",
             source.url.host().written()
         )));
     }

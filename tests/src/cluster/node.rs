@@ -67,7 +67,7 @@ impl Node {
             fs::create_dir_all(folder.join(part))?;
         }
         // Mount point for the node's own folder.
-        fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
+        fs::create_dir_all("/etc/cdi").context("cannot create /etc/cdi")?;
         let mut holder = Running::start(
             "namespaces",
             &folder,

@@ -195,7 +195,7 @@ fn unreadable_probe_answers_are_explained_and_ignored() {
                 "<E:Header>",
                 "<E:Header><a:RelatesTo>urn:uuid:99999999-9999-4999-8999-999999999999</a:RelatesTo>",
             ).into_bytes(),
-            "a probe that is not ours",
+            "a probe that the handler did not send",
         ),
     ] {
         let host = with_camera(answering(mk_network(), "192.168.7.66:3702", payload), 9);

@@ -279,21 +279,21 @@ fn open_operations_are_read_and_locked_ones_explained() {
             true,
             false,
             false,
-            "GetDeviceInformation: wants credentials: none are given",
+            "GetDeviceInformation: wants credentials: there are none",
         ),
         (
             &["GetDeviceInformation", "GetScopes"],
             false,
             true,
             true,
-            "GetNetworkInterfaces: wants credentials: none are given",
+            "GetNetworkInterfaces: wants credentials: there are none",
         ),
         (
             &["GetScopes"],
             false,
             false,
             true,
-            "GetNetworkInterfaces: wants credentials: none are given",
+            "GetNetworkInterfaces: wants credentials: there are none",
         ),
     ] {
         let host = announced(mk_network(), 9);

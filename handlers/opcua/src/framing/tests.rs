@@ -152,7 +152,7 @@ fn the_servers_reason_is_reported() {
     let error = read(ANSWER, &stream).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server broke off its answer: BadEncodingLimitsExceeded (0x80080000)"
+        "the server aborted its answer: BadEncodingLimitsExceeded (0x80080000)"
     );
     let empty = read(ANSWER, &chunk(Kind::Error, b"")).unwrap_err();
     assert!(matches!(empty, Error::Refused(_)), "{empty:?}");

@@ -55,7 +55,7 @@ impl Search<'_> {
         }
         for url in left {
             let reason = format!(
-                "its host was not looked up: a call looks up {LOOK_UPS} names; others follow in the next ones, and addresses need none"
+                "its host was not looked up: a call looks up {LOOK_UPS} names; the next calls look up the others, and addresses need no lookup"
             );
             self.skip(url.as_str(), "hostRewrite", reason);
         }

@@ -85,7 +85,7 @@ fn broken_chunks_are_explained() {
         (sized(65_537), "a chunk of 65537 bytes"),
         (
             abort,
-            "broke off its answer: BadEncodingLimitsExceeded (0x80080000), \"full\"",
+            "aborted its answer: BadEncodingLimitsExceeded (0x80080000), \"full\"",
         ),
         (endless, "more than 256 chunks"),
         (large, "longer than 4194304 bytes"),

@@ -549,11 +549,11 @@ fn messages_of_the_reader_say_what_to_write_instead() {
     for (text, expected) in [
         (
             good("a") + "    discoveryDetails:\n      a: 1\n",
-            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text; write `discoveryDetails: |` and indent what follows",
         ),
         (
             good("a") + "    discoveryDetails: [1]\n",
-            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text; write `discoveryDetails: |` and indent what follows",
         ),
         (
             spec("\tcapacity: 1"),
