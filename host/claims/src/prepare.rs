@@ -103,7 +103,7 @@ impl Shared {
         loop {
             match self.ports.reader.read(namespace, name).await {
                 Ok(Some(found)) if found.uid == *uid => return Ok(found),
-                Ok(Some(_)) => return Err("another claim has the name by now".to_owned()),
+                Ok(Some(_)) => return Err("another claim now has the name".to_owned()),
                 Ok(None) => {
                     return Err("the claim is gone, or nothing is allocated to it".to_owned());
                 }

@@ -203,7 +203,7 @@ impl PodEvictor<'_> {
         asking.filter_map(|(key, _)| problem(key)).collect()
     }
 
-    /// Begins planned evictions, unless Instances have changed since the plan was made.
+    /// Begins planned evictions, unless Instances have changed since the plan was computed.
     fn begin(&mut self) {
         if !*self.views.leads.borrow() || self.views.instances.has_changed().unwrap_or(true) {
             return;

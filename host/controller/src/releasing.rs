@@ -139,7 +139,7 @@ impl SlotReleaser<'_> {
             .collect()
     }
 
-    /// Begins planned writes, unless nodes have changed since the plan was made.
+    /// Begins planned writes, unless nodes have changed since the plan was computed.
     fn begin(&mut self) {
         if !*self.views.leads.borrow() || self.views.nodes.has_changed().unwrap_or(true) {
             return;

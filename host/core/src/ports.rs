@@ -398,7 +398,7 @@ pub enum StoreError {
         /// Description of the error and its remedy.
         message: String,
     },
-    /// No answer arrived; the change may have been made.
+    /// No answer arrived; the change may have been applied.
     #[error("cannot determine whether Instance {key} was written: {message}")]
     Unknown {
         /// Key of the Instance.

@@ -1,6 +1,6 @@
 //! Current problems that need an operator: a reason, the affected object, and a message with the remedy.
 //!
-//! Publishers pass these values on; text is made only for display.
+//! Publishers pass these values on; text is created only for display.
 
 use std::fmt;
 use std::path::PathBuf;

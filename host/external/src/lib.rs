@@ -84,7 +84,7 @@ struct Shared {
     /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
-    /// Registration socket that was made last.
+    /// Registration socket that was created last.
     made: watch::Sender<Option<SocketFile>>,
 }
 

@@ -48,7 +48,7 @@ pub struct Registered {
     pub shared: bool,
     /// Id of the user that registered the handler.
     pub user: u32,
-    /// Tells registrations of one address apart, because another pod may have the address by now. Absent for a socket.
+    /// Number that distinguishes registrations of one address, because another pod may have the address by now. Absent for a socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<u32>,
 }

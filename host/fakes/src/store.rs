@@ -39,9 +39,9 @@ pub struct Store {
     pub conflicts: Mutex<usize>,
     /// Instance that then has the name.
     pub foreign: Mutex<Option<Arc<Instance>>>,
-    /// Number of next changes that are made without an answer.
+    /// Number of the next changes that are applied without an answer.
     pub unknown: Mutex<usize>,
-    /// Duration of a call of `apply`, before its changes are made.
+    /// Duration of a call of `apply`, before its changes are applied.
     pub slow: Mutex<Duration>,
     /// True while writes are not published, as by a server whose watch lags.
     pub is_hidden: Mutex<bool>,
@@ -58,7 +58,7 @@ pub struct Store {
 /// Rates of random errors, in percent of changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trouble {
-    /// Changes without an answer, whether or not they were made.
+    /// Changes without an answer, whether or not they were applied.
     pub lost: u32,
     /// Changes that the server rejects as busy.
     pub busy: u32,
@@ -198,7 +198,7 @@ impl Store {
         writes.push(format!("{what} {}", key.name));
     }
 
-    /// Returns the error that is due before the change is made, if any.
+    /// Returns the error that is due before the change is applied, if any.
     fn refusal(&self, change: &Change) -> Option<StoreError> {
         let key = change.key();
         let takes = |count: &Mutex<usize>| {

@@ -1,4 +1,4 @@
-//! Index of watched objects by name, which publishes all of them after each change. Knows nothing of the values made from objects.
+//! Index of watched objects by name, which publishes all of them after each change. Knows nothing of the values computed from objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -22,7 +22,7 @@ use crate::world::{Number, Reservation, World};
 /// Maximum number of attempts to choose devices for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made again.
+/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are replaced.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Maximum number of Binds under way and events that wait.

@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Marks all known pods to be looked at on all nodes.
+    /// Marks all known pods for a search on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
     }

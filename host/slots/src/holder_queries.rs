@@ -51,7 +51,7 @@ impl HolderQueries {
 }
 
 impl SlotTask {
-    /// Begins to ask who has the device ids of a request.
+    /// Begins to ask the kubelet which pods have the device ids of a request.
     pub(super) fn query_holders(&mut self, request: Request) {
         let device_ids: Vec<DeviceId> = request.device_ids().collect();
         let is_older = device_ids

@@ -214,7 +214,7 @@ impl SlotTask {
         }
     }
 
-    /// Returns the state from which decisions about slots are made, as it was last taken over.
+    /// Returns the state from which the task decides about slots, as last recorded.
     fn context(&self) -> SlotContext<'_> {
         let (instances, devices) = &self.current;
         SlotContext {

@@ -1,4 +1,4 @@
-//! Details of one Instance: its nodes, who has its slots, and the properties and attributes of its device.
+//! Details of one Instance: its nodes, the holders of its slots, and the properties and attributes of its device.
 
 use std::collections::BTreeSet;
 

@@ -44,7 +44,7 @@ pub struct Serving {
     pub is_published: bool,
 }
 
-/// Keeps the certificate forever. `webhook` is the name of the `ValidatingWebhookConfiguration`.
+/// Maintains the certificate until it is cancelled. `webhook` is the name of the `ValidatingWebhookConfiguration`.
 pub async fn keep(
     client: Client,
     names: Names,

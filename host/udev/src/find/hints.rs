@@ -9,7 +9,7 @@ use crate::verdict::hold;
 /// Maximum number of values in a hint.
 const MAX_VALUES: usize = 6;
 
-/// A device and the ancestors that may be looked at, nearest first.
+/// A device and the ancestors that the handler may see, nearest first.
 #[derive(Clone, Copy)]
 pub(super) struct Chain<'a> {
     /// Information about the device.

@@ -55,7 +55,7 @@ pub struct Object<T> {
     pub bytes: usize,
     /// Description to report if the object is left out.
     pub mention: LeftOutSummary,
-    /// Value made from the object.
+    /// Value computed from the object.
     pub value: T,
 }
 
