@@ -221,11 +221,11 @@ pub struct SessionView {
     pub devices: usize,
     /// Devices of the answer that were left out.
     pub left_out: Vec<LeftOut>,
-    /// Number of further ones.
+    /// Number of further devices that were left out.
     pub left_out_dropped: u64,
     /// Findings that are not devices, with the reason.
     pub skipped: Vec<Explanation>,
-    /// Number of further ones.
+    /// Number of further findings that are not devices.
     pub skipped_dropped: u64,
     /// Capabilities that were requested and denied.
     pub denied: Vec<String>,

@@ -124,7 +124,7 @@ impl Asker<'_> {
         let credential = may_authenticate.and_then(|()| {
             self.credentials
                 .get(uuid)
-                .ok_or("there are none for its UUID, and no default ones")
+                .ok_or("none for its UUID, and no default ones")
         });
         let mut exchange = self.exchange(xaddr, credential, limit);
         let mut reply = exchange.questions().await;
