@@ -104,7 +104,7 @@ pub use host::Host;
 /// ```
 pub use leafhost_sdk_macros::details;
 pub use request::Request;
-/// The crate `serde`, for types that implement its traits by hand.
+/// Crate `serde`, for types that implement its traits by hand.
 pub use serde;
 pub use serde::Deserialize;
 /// The crate `serde_json`. [`Response::json`](http::Response::json) reads a response.

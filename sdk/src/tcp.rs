@@ -1,4 +1,4 @@
-//! TCP connections, made by [`Host::connect`](crate::Host::connect).
+//! TCP connections, opened by [`Host::connect`](crate::Host::connect).
 
 use crate::host::imports;
 use crate::net::Error;

@@ -70,7 +70,7 @@ const MAX_SKIPPED_TEXT: usize = 512;
 #[derive(Debug, Default)]
 pub struct FakeHost(Rc<State>);
 
-/// State shared by a fake host and the imports made from it.
+/// State shared by a fake host and the imports created from it.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     log: RefCell<Vec<(Level, String)>>,

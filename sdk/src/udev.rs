@@ -22,9 +22,9 @@ pub use crate::bindings::leafhost::udev::{
 /// Error of a udev query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Rule that exceeds a bound, or has a key where none belongs; says which.
+    /// Rule that exceeds a bound or has an unexpected key; the text names the rule's error.
     InvalidRule(String),
-    /// Failure of sysfs: the node has none, or reading it failed; says what and why.
+    /// Failure of sysfs: the node has none, or reading it failed; the text has the reason.
     Unavailable(String),
 }
 

@@ -10,7 +10,7 @@ use crate::net::Error;
 
 pub(crate) use probe::run;
 
-/// Bound UDP socket, made by [`Host::udp`](crate::Host::udp). Dropping it closes it.
+/// Bound UDP socket, created by [`Host::udp`](crate::Host::udp). Dropping it closes it.
 #[derive(Debug)]
 pub struct Socket(pub(crate) imports::UdpSocket);
 

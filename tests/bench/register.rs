@@ -84,7 +84,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
         let ready = made.elapsed()?;
         let registers = metric(&metrics, "leafhost_kubelet_registrations")? - begun;
         lines.push(Line {
-            what: format!("kubelet.sock made → last of {devices} ListAndWatch open"),
+            what: format!("kubelet.sock created → last of {devices} ListAndWatch open"),
             value: seconds(since),
             target: "≤ 1 s".into(),
             reference: format!(

@@ -65,7 +65,7 @@ fn an_entry_that_cannot_be_read_takes_a_device_from_no_other_node() -> Result<()
         ensure!(users.values().eq([&second]), "{what}: {users:?}");
         ensure!(
             found["one"]["metadata"]["uid"] == begun["one"]["metadata"]["uid"],
-            "{what}: it was made anew"
+            "{what}: it was created again"
         );
         pair.space.delete(&pod)?;
         eventually("the slot comes back", || {

@@ -74,7 +74,7 @@ fn a_folder_that_may_not_be_written_is_named_and_used_once_it_may() -> Result<()
     let mut node = node;
     node.echo(1, &["foo"])?;
     node.home.start(&[])?;
-    node.until_trouble("cannot make sockets")?;
+    node.until_trouble("cannot create sockets")?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
     node.until_listed(2)
 }

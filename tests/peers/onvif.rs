@@ -309,7 +309,7 @@ fn a_filtered_camera_is_explained_with_the_filter_and_the_value() -> Result<()> 
         (
             "macAddresses",
             "{items: ['02:00:5E:10:00:0B']}".to_owned(),
-            "does not tell",
+            "does not report",
         ),
         (
             "uuids",

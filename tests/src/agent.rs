@@ -38,7 +38,7 @@ type Enter = Box<dyn Fn(&Path) -> Result<Command> + Send + Sync>;
 impl Home {
     /// Creates an empty home.
     pub fn new() -> Result<Self> {
-        let folder = tempfile::tempdir().context("cannot make a folder")?;
+        let folder = tempfile::tempdir().context("cannot create a folder")?;
         for name in ["configurations", "handlers"] {
             fs::create_dir(folder.path().join(name))?;
         }

@@ -376,7 +376,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Admits all active pods again, as after a restart before the API server has told the kubelet all of them: running containers are left alone,
+    /// Admits all active pods again, as after a restart before the API server has sent the kubelet all of them: running containers are left alone,
     /// others must find their devices healthy. Returns the rejected pods with the reasons.
     pub async fn readmit(&self) -> Result<BTreeMap<String, Refusal>, Refusal> {
         let life = self.life()?;

@@ -83,7 +83,7 @@ impl Lan {
 
     fn add_namespace(&self, name: &str) -> Result<()> {
         let files = Path::new(FILES).join(name);
-        fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
+        fs::create_dir_all(&files).with_context(|| format!("cannot create {}", files.display()))?;
         // Lookups fail at once, so that unknown names cause no wait.
         fs::write(files.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
         fs::write(files.join("hosts"), "127.0.0.1 localhost\n")?;

@@ -45,7 +45,7 @@ impl Peer {
     pub fn begin(mut command: Command) -> Result<Self> {
         // Command line, to start the program by hand.
         let name = format!("{command:?}");
-        let errors = NamedTempFile::new().context("cannot make a file")?;
+        let errors = NamedTempFile::new().context("cannot create a file")?;
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

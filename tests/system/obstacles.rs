@@ -194,7 +194,7 @@ fn an_agent_starts_with_a_read_only_folder_for_native_code_and_reports_it() -> R
     home.live_in(&mounts);
     home.add_handler("debug-echo")?;
     home.write("configurations/echo.yaml", echo("[a, b]", 1, "0"))?;
-    let words = "cannot keep native code: Read-only file system";
+    let words = "cannot store native code: Read-only file system";
     // First before anything was written there, then with the files of an earlier run.
     for is_first in [true, false] {
         mounts.set_read_only(&native, true)?;

@@ -2,7 +2,7 @@
 
 use leafhost_sdk::{Device, Health, Host, Problem};
 
-/// Environment variable that tells a workload which device it has, as in Akri.
+/// Environment variable that names the device of a workload, as in Akri.
 const PROPERTY: &str = "DEBUG_ECHO_DESCRIPTION";
 
 /// Akri's `discoveryDetails`, and `shared`, which makes the devices visible from many nodes.

@@ -140,7 +140,7 @@ impl Details {
         if count > MAX_ADDRESSES {
             problems.push(Problem::new(
                 "addresses",
-                format!("are {count} addresses, at most {MAX_ADDRESSES}; list less"),
+                format!("are {count} addresses, at most {MAX_ADDRESSES}; list fewer"),
             ));
         }
         let items = self.ip_addresses.iter().flat_map(|list| &list.items);
@@ -159,7 +159,7 @@ impl Details {
     pub fn note(&self) -> Option<String> {
         let seconds = self.discovery_timeout_seconds;
         (seconds > MAX_TIMEOUT_SECONDS).then(|| {
-            format!("discoveryTimeoutSeconds: {seconds} is taken as {MAX_TIMEOUT_SECONDS}, the most a call has time for")
+            format!("discoveryTimeoutSeconds: {seconds} is reduced to {MAX_TIMEOUT_SECONDS}, the maximum for a call")
         })
     }
 
@@ -233,7 +233,7 @@ impl Target {
                 Err("is a link-local address, which probes to the group reach")
             }
             IpAddr::V6(_) if prefix < 128 => {
-                Err("is a network of IPv6, which has too many addresses; list addresses")
+                Err("is an IPv6 network, which has too many addresses; list addresses")
             }
             _ => Ok(target),
         }

@@ -186,7 +186,7 @@ struct News {
     replies: Vec<ReceivedAnnouncement>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
-    /// True if an event needs a probe to tell what changed.
+    /// True if an event needs a probe to find the change.
     is_vague: bool,
 }
 
@@ -238,7 +238,7 @@ impl News {
             host.skipped(
                 format!("{} at {}", cut(&uuid), reply.source),
                 "announcement",
-                "answers probes to the group and not to who asks, which is taken for a greeting",
+                "answers probes to the group and not to the sender, so its answers count as greetings",
             );
             self.hellos.push(reply);
         }

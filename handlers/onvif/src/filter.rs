@@ -72,7 +72,7 @@ fn decide(
     }
     let dropped = |reason: String| Err(Dropped { rule, reason });
     let Some(values) = values else {
-        return dropped("the camera does not tell, or not without credentials".to_owned());
+        return dropped("the camera does not report it, or not without credentials".to_owned());
     };
     let matched = list
         .items

@@ -27,7 +27,7 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Text that is not a URL of the expected kind.
-    #[error("the camera's URL is not of a usable form")]
+    #[error("the camera's URL has no usable form")]
     Form,
     /// URL with a password in its path.
     #[error("the camera's URL is left out: it has a password in its path")]

@@ -135,7 +135,7 @@ pub struct Answer {
     pub firmware: String,
     /// Serial number.
     pub serial: String,
-    /// Network interfaces as told by the camera.
+    /// Network interfaces as reported by the camera.
     pub interfaces: Vec<Interface>,
     /// Scopes.
     pub scopes: Vec<String>,
@@ -150,7 +150,7 @@ pub struct Interface {
     pub is_disabled: bool,
     /// Hardware address, unnormalized.
     pub mac: String,
-    /// Addresses as told by the camera: manual, link-local, by DHCP and from routers.
+    /// Addresses as reported by the camera: manual, link-local, by DHCP and from routers.
     pub ips: Vec<IpAddr>,
 }
 

@@ -306,7 +306,7 @@ fn where_nobody_answers_it_is_said_where_was_asked() {
     assert!(found.devices().is_empty());
     assert_eq!(
         reasons(&host, "network"),
-        ["network.interfaces: asked on eth0 and eth1, no camera answered"]
+        ["network.interfaces: no camera answered on eth0 and eth1"]
     );
 }
 

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("does not lead to a device")]
     Nowhere,
     /// Address with a different meaning on every machine.
-    #[error("is a link-local IPv6 address, which means another machine on every network")]
+    #[error("is a link-local IPv6 address, which is another machine on each network")]
     LinkLocal,
 }
 
@@ -103,7 +103,7 @@ impl XAddr {
         }
     }
 
-    /// Returns the address of another service of the camera: as the camera tells it if that has the same host, otherwise with
+    /// Returns the address of another service of the camera: as the camera reports it if that has the same host, otherwise with
     /// this host and port.
     pub fn service(&self, told: &str) -> Option<Self> {
         if let Ok(xaddr) = Self::new(told)

@@ -30,7 +30,7 @@ pub enum Error {
     #[error("the document has more than {MAX_BYTES} bytes")]
     TooLarge,
     /// Elements nested too deep.
-    #[error("elements lie more than {MAX_DEPTH} deep")]
+    #[error("elements are nested more than {MAX_DEPTH} deep")]
     TooDeep,
     /// Too many elements.
     #[error("the document has more than {MAX_ELEMENTS} elements")]
@@ -39,10 +39,10 @@ pub enum Error {
     #[error("an element has more than {MAX_ATTRIBUTES} attributes")]
     TooManyAttributes,
     /// Document type, which may define entities.
-    #[error("a document type is not taken")]
+    #[error("a document type is not accepted")]
     DocumentType,
     /// Entity that XML does not define.
-    #[error("the entity {0:?} is not taken")]
+    #[error("the entity {0:?} is not accepted")]
     Entity(String),
     /// Document that ends before its first element does.
     #[error("the document is cut off")]

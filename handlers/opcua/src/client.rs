@@ -172,9 +172,7 @@ pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error
             IpAddr::V6(Ipv6Addr::LOCALHOST),
         ]),
         url::Host::Name(name) if url.host().can_be_looked_up() => look_up(host, name).await,
-        url::Host::Name(name) => Err(net::Error::Name(format!(
-            "{name}: no name has these characters"
-        ))),
+        url::Host::Name(name) => Err(net::Error::Name(format!("{name}: not a valid host name"))),
     }
 }
 

@@ -211,7 +211,7 @@ fn problem(text: &str) -> Option<String> {
     };
     if !url.is_opc_tcp() {
         return Some(format!(
-            "has the scheme {:?}, but only opc.tcp is spoken; write opc.tcp://HOST:PORT/",
+            "has the scheme {:?}, but only opc.tcp is supported; write opc.tcp://HOST:PORT/",
             url.scheme()
         ));
     }

@@ -28,10 +28,10 @@ const POLICY: &[u8] = b"http://opcfoundation.org/UA/SecurityPolicy#None";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// First bytes that begin no chunk.
-    #[error("what answers is not an OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
+    #[error("the program that answers is not an OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
     Foreign([u8; 3]),
     /// Chunk of a kind that was not expected.
-    #[error("the server sent a {0} message where {1} was due")]
+    #[error("the server sent a {0} message where {1} was expected")]
     Kind(Kind, &'static str),
     /// Chunk that is neither intermediate, final nor aborting.
     #[error("the server sent a chunk of the unknown type {}", quoted(&char::from(*.0).to_string()))]
@@ -68,7 +68,7 @@ pub enum Error {
     #[error("the answer has more than {MAX_CHUNKS} chunks")]
     Endless,
     /// Answer that the server aborted.
-    #[error("the server broke off its answer: {0}")]
+    #[error("the server aborted its answer: {0}")]
     Aborted(Reason),
     /// Connection that the server refused.
     #[error("the server refused: {0}")]

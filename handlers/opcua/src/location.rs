@@ -68,7 +68,10 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
             0 => ("Server", ""),
             1 => ("Client", ""),
             2 => ("ClientAndServer", ""),
-            3 => ("DiscoveryServer", "; what it lists is looked at"),
+            3 => (
+                "DiscoveryServer",
+                "; the handler asks the servers that it lists",
+            ),
             _ => ("type unknown to the standard", ""),
         };
         let reason = format!(
@@ -178,7 +181,7 @@ fn unreachable_reason(
     }
     if listed.is_loopback() && !source.url.is_loopback() {
         return Ok(Some(format!(
-            "{host} is a machine itself, and {} is another one",
+            "{host} names the machine that uses it, and {} is another machine",
             source.url.host().written()
         )));
     }

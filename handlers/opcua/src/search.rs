@@ -33,7 +33,7 @@ const MAX_FURTHER: usize = 1_000;
 const MAX_SKIPPED: usize = 1_000;
 /// Maximum number of bytes of text kept from servers' lists.
 const MAX_TEXT: usize = 4 << 20;
-/// Type of an application that does not tell its type.
+/// Type of an application that does not report its type.
 const UNNAMED: u32 = u32::MAX;
 
 /// Server to ask.
@@ -290,7 +290,7 @@ impl<'a> Search<'a> {
             self.skip(
                 url.as_str(),
                 &rule,
-                "lists more servers than are looked at".to_owned(),
+                "lists more servers than the handler asks".to_owned(),
             );
         }
         let alone = servers.items.len() == 1;
@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
             self.skip(
                 url.as_str(),
                 &rule,
-                "knows more servers from the network than are looked at".to_owned(),
+                "knows more servers from the network than the handler asks".to_owned(),
             );
         }
         for record in records.items {
@@ -416,7 +416,8 @@ impl<'a> Search<'a> {
         let room = self.text <= MAX_TEXT;
         if !room {
             self.late = true;
-            let reason = "the servers of this call list more than is looked at".to_owned();
+            let reason =
+                "the servers of this call list more servers than the handler asks".to_owned();
             self.skip(url.as_str(), "discoveryUrls", reason);
         }
         room

@@ -459,7 +459,7 @@ fn problems_of_details_name_the_field() {
             "unknown field discoveryUrl; did you mean discoveryUrls?",
         ),
         (url("opc.tcp://plc/"), first, "has no port; 4840"),
-        (url("http://plc:4840/"), first, "only opc.tcp is spoken"),
+        (url("http://plc:4840/"), first, "only opc.tcp is supported"),
         (
             url("plc:4840"),
             first,

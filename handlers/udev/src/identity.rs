@@ -18,7 +18,7 @@ const MAX_ID: usize = 1024;
 /// Maximum number of bytes in a serial number; more is none.
 const MAX_SERIAL: usize = 256;
 
-/// Returns the attributes that the id of a device is made of, too. `chain` is the device and its ancestors, nearest first.
+/// Returns the attributes from which the id of a device is computed. `chain` is the device and its ancestors, nearest first.
 pub fn attributes(identity: Identity, chain: &[&Device]) -> Vec<Wanted> {
     if identity == Identity::Path {
         return Vec::new();

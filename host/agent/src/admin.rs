@@ -133,13 +133,13 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     let board = admin.board.clone();
     let permit = Arc::clone(&admin.making).acquire_owned().await;
     // Built on another thread, so that it delays no other task. The thread continues if the client hangs up, and keeps the permit.
-    let made = spawn_blocking(move || {
+    let created = spawn_blocking(move || {
         let _permit = permit;
         Json(board.status()).into_response()
     })
     .await;
-    let Ok(document) = made else {
-        tracing::error!("making the status panicked; this is a bug");
+    let Ok(document) = created else {
+        tracing::error!("creating the status panicked; this is a bug");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     ([header], document).into_response()

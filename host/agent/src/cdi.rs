@@ -132,7 +132,7 @@ impl CdiTask {
     }
 }
 
-/// Makes one pass; returns its report, and true if another attempt may succeed.
+/// Runs one pass; returns its report, and true if another attempt may succeed.
 fn pass(
     node: &str,
     folder: &SpecDir,

@@ -139,7 +139,7 @@ impl Planner<'_> {
         let mut names: BTreeSet<InstanceKey> = BTreeSet::new();
         for (key, device) in &view.devices {
             let instance = matched.get(key).copied().or_else(|| {
-                // Akri's agent wrote no id: the name tells which device it is.
+                // Akri's agent wrote no id: the name identifies the device.
                 let instance = *unidentified.get(self.name(key, DigestLength::Three).0.as_str())?;
                 (instance.spec.shared == key.shared).then_some(instance)
             });

@@ -25,7 +25,7 @@ use crate::plan::{Plan, Reservations, is_local_to, plan};
 /// Number of conflicts in a row after which the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
 
-/// Longest pause after a failure, unless the store asks for a longer one: no event tells that a right was granted or a folder made
+/// Longest pause after a failure, unless the store asks for a longer one: no event reports that a right was granted or a folder made
 /// writable.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
@@ -273,7 +273,7 @@ impl ReconcileTask {
                 && let Some(device) = info.local_device
                 && !is_ours(&self.node, found, &device)
             {
-                // Another device has the name; ours gets a longer one. If it is ours, after a lost answer, its event is awaited.
+                // Another device has the name; ours gets a longer one. If the object is ours, after a lost answer, the task waits for its event.
                 taken.insert(key.clone());
             }
             errors.push((info.key, error));
@@ -358,7 +358,7 @@ impl ChangeInfo {
     }
 }
 
-/// Returns true if an Instance is of that local device of this node. Akri's agent wrote no id: then the name tells.
+/// Returns true if an Instance is of that local device of this node. Akri's agent wrote no id: then the name identifies the device.
 fn is_ours(node: &str, found: &Instance, device: &str) -> bool {
     is_local_to(node, found) && found.device_id().is_none_or(|id| id == device)
 }

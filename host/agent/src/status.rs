@@ -26,7 +26,7 @@ pub struct Status {
     pub handlers: Vec<HandlerView>,
     /// Configurations, sorted by namespace and name.
     pub configurations: Vec<ConfigurationView>,
-    /// The `akri.sh/v0` objects, sorted by namespace and name.
+    /// `akri.sh/v0` objects, sorted by namespace and name.
     pub instances: Vec<Instance>,
     /// Kubelet and its resources; `null` if nothing is offered to it.
     pub kubelet: Option<KubeletView>,
@@ -116,7 +116,7 @@ pub struct SlotView {
     pub resource: String,
     /// Device id in that resource.
     pub device: String,
-    /// Pods that were seen to have it, as `namespace/name`; `null` if there are none.
+    /// Pods that were seen to have the slot, as `namespace/name`; `null` if there are none.
     pub holder: Option<String>,
 }
 
@@ -221,11 +221,11 @@ pub struct SessionView {
     pub devices: usize,
     /// Devices of the answer that were left out.
     pub left_out: Vec<LeftOut>,
-    /// Number of further ones.
+    /// Number of further devices that were left out.
     pub left_out_dropped: u64,
     /// Findings that are not devices, with the reason.
     pub skipped: Vec<Explanation>,
-    /// Number of further ones.
+    /// Number of further findings that are not devices.
     pub skipped_dropped: u64,
     /// Capabilities that were requested and denied.
     pub denied: Vec<String>,

@@ -52,8 +52,8 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
 /// Slot for a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The claim has this slot already: through another node on which its pods run, or because an agent died after taking it and before
-    /// saving its record.
+    /// The claim already has this slot: through another node on which pods of the claim run, or because an agent died after it took the
+    /// slot and before it saved the record of the claim.
     Had(String),
     /// This slot is free.
     Free(String),

@@ -31,7 +31,7 @@ impl Shared {
         }
         let record = match report.claims.get(&claim.uid) {
             Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
-            // Its slots are being released; it gets these or others again.
+            // The slots of the claim are being released; the claim gets these or others again.
             _ => {
                 let allocated = self.read(claim, deadline).await?;
                 self.take_all(claim, &allocated, deadline).await?
@@ -103,7 +103,7 @@ impl Shared {
         loop {
             match self.ports.reader.read(namespace, name).await {
                 Ok(Some(found)) if found.uid == *uid => return Ok(found),
-                Ok(Some(_)) => return Err("another claim has the name by now".to_owned()),
+                Ok(Some(_)) => return Err("another claim now has the name".to_owned()),
                 Ok(None) => {
                     return Err("the claim is gone, or nothing is allocated to it".to_owned());
                 }

@@ -156,7 +156,7 @@ async fn claims_that_are_gone_or_others_by_now_are_refused_and_failures_that_pas
     let mut other = mk_ref("viewer");
     other.uid = "another".to_owned();
     let error = bench.claims.prepare(other).await.unwrap_err();
-    assert_eq!(error, "another claim has the name by now");
+    assert_eq!(error, "another claim now has the name");
     *bench.world.failures.lock().unwrap() = 20;
     bench.prepare("viewer").await.unwrap();
     assert_eq!(bench.held().len(), 1);

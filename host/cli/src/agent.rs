@@ -105,7 +105,7 @@ fn missing(dir: &Path) -> Option<String> {
     };
     let dir = dir.display();
     Some(format!(
-        "the standalone folder {dir} {is}: no Configuration and no handler is read; correct --standalone, or make {dir}/configurations and {dir}/handlers"
+        "the standalone folder {dir} {is}: no Configuration and no handler is read; correct --standalone, or create {dir}/configurations and {dir}/handlers"
     ))
 }
 

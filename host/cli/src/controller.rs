@@ -1,4 +1,4 @@
-//! `leafhost controller`: acts for all nodes of a cluster, until it is told to stop.
+//! `leafhost controller`: acts for all nodes of a cluster, until a signal ends it.
 
 use std::sync::Arc;
 

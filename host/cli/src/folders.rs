@@ -60,7 +60,7 @@ impl User {
             return Ok(SYSTEM_CONFIG.into());
         }
         let folder = self.config.clone().context(NO_HOME);
-        folder.context("cannot determine the standalone folder: give it with --standalone DIR")
+        folder.context("cannot determine the standalone folder; give it with --standalone DIR")
     }
 
     /// Returns the folder for Instances and accepted versions.
@@ -69,7 +69,7 @@ impl User {
             return Ok(SYSTEM_STATE.into());
         }
         let folder = self.state.clone().context(NO_HOME);
-        folder.context("cannot determine the state folder: give it with --state-dir DIR")
+        folder.context("cannot determine the state folder; give it with --state-dir DIR")
     }
 
     /// Returns the folder for CDI specs.
@@ -113,13 +113,13 @@ pub fn node_name(given: Option<&str>) -> Result<String> {
     let name = match given {
         Some(name) => name.to_owned(),
         None => nix::unistd::gethostname()
-            .context("cannot read the host name: give a name with --node-name NAME")?
+            .context("cannot read the host name; give a name with --node-name NAME")?
             .to_string_lossy()
             .to_lowercase(),
     };
     anyhow::ensure!(
         leafhost_core::names::is_node_name(&name),
-        "the node name {name:?} is not 1 to 253 lower-case letters, digits, '-' and '.': give another with --node-name NAME"
+        "the node name {name:?} is not 1 to 253 lower-case letters, digits, '-' and '.'; give another with --node-name NAME"
     );
     Ok(name)
 }

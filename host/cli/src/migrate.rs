@@ -71,7 +71,7 @@ async fn move_on(
         return Ok(());
     }
     if !plan.blockers.is_empty() {
-        bail!("nothing was done: remove the obstacles above, and run this again");
+        bail!("nothing was done; remove the obstacles above, and run this again");
     }
     if !args.yes && !confirmed()? {
         bail!("nothing was done");

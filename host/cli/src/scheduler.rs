@@ -1,4 +1,4 @@
-//! `leafhost scheduler`: serves a kube-scheduler as its extender until it is told to stop, or prints the configuration that
+//! `leafhost scheduler`: serves a kube-scheduler as its extender until a signal ends it, or prints the configuration that
 //! a kube-scheduler needs.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Signals that tell a long-running command to stop.
+//! Signals that stop a long-running command.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};

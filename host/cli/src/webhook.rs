@@ -1,4 +1,4 @@
-//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until it is told to stop.
+//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until a signal ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     let store = store.with_context(|| {
         let folder = args.state_dir.display();
         format!(
-            "cannot keep handlers in {folder}; choose a folder that can be written with --state-dir"
+            "cannot store handlers in {folder}; choose a folder that can be written with --state-dir"
         )
     })?;
     let (loading, handlers) = LoaderTask::new(Arc::new(source), Arc::new(store), loader);

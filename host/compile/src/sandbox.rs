@@ -31,7 +31,8 @@ pub(crate) fn enter() -> Result<()> {
     give_way();
     // Ends the child with the agent, because no process waits for its result then. (An agent that is killed before this call has not sent
     // the component, or no more than a pipe holds.)
-    set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the agent")?;
+    set_pdeathsig(Signal::SIGKILL)
+        .context("cannot request the end of this process with the agent's")?;
     for (what, resource, soft, hard) in [
         ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
         // At the soft limit the kernel sends SIGXCPU; at the hard limit it sends SIGKILL, which others could also send.

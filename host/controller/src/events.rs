@@ -117,7 +117,7 @@ impl<'a> EventWriter<'a> {
             Ok(()) => drop(self.published.insert(done.key.clone(), done.at)),
             Err(error) => {
                 let reason = &done.key.1;
-                tracing::warn!(%error, reason, "cannot make an Event");
+                tracing::warn!(%error, reason, "cannot create an Event");
             }
         }
         self.attempts

@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const SEEN: Duration = Duration::from_secs(30);
 /// Reason of the Event on an evicted pod.
 const REASON: &str = "DeviceGone";
-/// Error of a controller that was not told to evict pods.
+/// Error of a controller that runs without the flag to evict pods.
 const DISABLED: &str = "the controller may not evict pods";
 
 /// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets the Configurations whose pods
@@ -85,7 +85,7 @@ pub async fn run(
     }
 }
 
-/// A loss, and what became of the pod; `None` before the attempt.
+/// Loss of a device, and the outcome for the pod; `None` before the attempt.
 type Job = (Loss, Option<Outcome>);
 
 /// Result of an attempt to evict a pod: the reason why it stays, or `None` if it was evicted.
@@ -184,7 +184,7 @@ impl PodEvictor<'_> {
         asking.filter_map(|(key, _)| problem(key)).collect()
     }
 
-    /// Begins planned evictions, unless Instances have changed since the plan was made.
+    /// Begins planned evictions, unless Instances have changed since the plan was computed.
     fn begin(&mut self) {
         if !*self.views.leads.borrow() || self.views.instances.has_changed().unwrap_or(true) {
             return;
@@ -261,7 +261,7 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
         ),
     };
     if let Err(error) = cluster.publish(&event).await {
-        tracing::warn!(%pod, %error, reason = REASON, "cannot make an Event");
+        tracing::warn!(%pod, %error, reason = REASON, "cannot create an Event");
     }
     Ok(None)
 }

@@ -32,7 +32,7 @@ use plan::{Action, Change, Plan, plan};
 /// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
-/// The reservations as they were seen, and the change to write.
+/// Reservations as they were seen, and the change to write.
 type Job = (Arc<NameSet>, Change);
 
 /// Reserves and frees names while this controller leads; returns only if a source ends.

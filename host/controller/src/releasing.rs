@@ -136,7 +136,7 @@ impl SlotReleaser<'_> {
             .collect()
     }
 
-    /// Begins planned writes, unless nodes have changed since the plan was made.
+    /// Begins planned writes, unless nodes have changed since the plan was computed.
     fn begin(&mut self) {
         if !*self.views.leads.borrow() || self.views.nodes.has_changed().unwrap_or(true) {
             return;
@@ -164,7 +164,7 @@ impl SlotReleaser<'_> {
                     self.released.record(key, done.at);
                 }
             }
-            // Another writer changed it first: the next version shows the state.
+            // Another writer changed the Instance first: the next version shows the state.
             Err(WriteError::Outdated) => {}
             Err(error) => {
                 tracing::warn!(instance = %instance.key(), %error, "cannot release what a node left behind");

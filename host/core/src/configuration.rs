@@ -30,9 +30,9 @@ pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// Must be `akri.sh/v0`.
+    /// API version; must be `akri.sh/v0`.
     pub api_version: String,
-    /// Must be `Configuration`.
+    /// Kind; must be `Configuration`.
     pub kind: String,
     /// Name, namespace and the rest.
     pub metadata: Metadata,

@@ -138,7 +138,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Formats the devices of the pool made of these Instances: node names, devices with shares and taints.
+    /// Formats the devices of the pool of these Instances: node names, devices with shares and taints.
     fn shown(instances: Vec<Instance>, able: &[&str], features: SliceFeatures) -> Vec<String> {
         let all = instances.into_iter().map(|one| (one.key(), Arc::new(one)));
         let instances = InstanceSet::read(all.collect());

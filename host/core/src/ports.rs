@@ -398,7 +398,7 @@ pub enum StoreError {
         /// Description of the error and its remedy.
         message: String,
     },
-    /// No answer arrived; the change may have been made.
+    /// No answer arrived; the change may have been applied.
     #[error("cannot determine whether Instance {key} was written: {message}")]
     Unknown {
         /// Key of the Instance.
@@ -502,7 +502,7 @@ pub trait ResourceLedger: Send + Sync {
     async fn add(&self, names: BTreeSet<String>) -> Result<(), String>;
     /// Returns the last recorded kubelet.
     fn kubelet(&self) -> Option<String>;
-    /// Returns true if the machine has booted since the last agent of this node started, so that no container of then runs any more.
+    /// Returns true if the machine has booted since the last agent of this node started, so that no container from before the boot still runs.
     fn has_rebooted(&self) -> bool {
         false
     }

@@ -1,6 +1,6 @@
 //! Current problems that need an operator: a reason, the affected object, and a message with the remedy.
 //!
-//! Publishers pass these values on; text is made only for display.
+//! Publishers pass these values on; text is created only for display.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ pub enum Problem {
         first: String,
     },
     #[error(
-        "handler {handler:?} comes from {source_name}, and its name belongs to {owner}, which is gone: {source_name} gets none of this Configuration's properties; bring {owner} back, or write `name: {handler}` into the grants file of {source_name} if it is to be trusted as {owner} was"
+        "handler {handler:?} comes from {source_name}, and its name belongs to {owner}, which is gone: {source_name} gets none of this Configuration's properties; restore {owner}, or write `name: {handler}` into the grants file of {source_name} if it is to be trusted as {owner} was"
     )]
     SourceNotOwner {
         configuration: ConfigurationKey,
@@ -264,7 +264,7 @@ pub enum Problem {
     #[error("{error}")]
     LedgerNotWritten { error: String },
     #[error(
-        "devices of {configuration} are not offered to the scheduler, as leafhost.dev/allocation: dra asks: {why}"
+        "devices of {configuration} are not offered to the scheduler, which the annotation leafhost.dev/allocation requests: {why}"
     )]
     DraUnavailable {
         configuration: ConfigurationKey,
@@ -291,7 +291,7 @@ pub enum Problem {
     #[error("kubectl get dh may be out of date for this node: {error}")]
     ReportNotWritten { error: String },
     #[error(
-        "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB: the Instances themselves have them"
+        "the Instances' properties and attributes are left out here, because they have {mebibytes} MiB; read them in the Instances"
     )]
     StatusTruncated { mebibytes: usize },
 
@@ -321,7 +321,7 @@ pub enum Problem {
     #[error("{error}")]
     KubeletUnavailable { error: String },
     #[error(
-        "{} is missing although the kubelet runs, so no new resource can be offered to it: restart the kubelet",
+        "{} is missing although the kubelet runs, so no new resource can be offered to it; restart the kubelet",
         socket.display()
     )]
     KubeletSocketMissing { socket: PathBuf },
@@ -348,7 +348,7 @@ pub enum Problem {
     )]
     ResourceNamesExhausted { over: usize, names: usize },
     #[error(
-        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}: delete that pod or the pod of the claim"
+        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}; delete that pod or the pod of the claim"
     )]
     SlotClaimedTwice {
         slot: String,
@@ -357,7 +357,7 @@ pub enum Problem {
         claim: String,
     },
     #[error(
-        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again: bring it back, or delete the pod",
+        "pods have slots of Instances that are withdrawn: {}; where the device is gone their containers cannot be started again; reconnect the device, or delete the pod",
         few(slots, NAMED)
     )]
     InstanceWithdrawn { slots: Vec<String> },

@@ -71,7 +71,7 @@ pub fn resolve(
             return Err(FieldProblem::new(
                 path,
                 format!(
-                    "this and the properties before it have more than {} MiB of names and values, the maximum; give less to the handler",
+                    "this and the properties before it have more than {} MiB of names and values, the maximum; give the handler fewer or shorter values",
                     MAX_VALUES >> 20
                 ),
             ));

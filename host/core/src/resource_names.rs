@@ -183,7 +183,7 @@ pub trait NameStore: Send + Sync {
         seen: &NameRecord,
         since: Option<Timestamp>,
     ) -> Result<(), WriteError>;
-    /// Frees the name if the object still is as in `seen`.
+    /// Frees the name if the object has not changed since `seen`.
     async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError>;
 }
 

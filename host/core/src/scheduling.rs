@@ -189,7 +189,7 @@ pub struct PodCondition {
 }
 
 impl Pod {
-    /// Makes a pod from an object's fields; `None` if no container asks for devices.
+    /// Creates a pod from an object's fields; `None` if no container asks for devices.
     pub fn read(
         (key, uid): (PodKey, String),
         annotations: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Availability of an Instance's device to containers on this node. Knows nothing of who asks for it.
+//! Availability of an Instance's device to containers on this node. Does not know the users of the device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ impl Entry {
     }
 }
 
-/// Loaded handler with the bytes it was made from.
+/// Loaded handler with the bytes of its component.
 type Loaded = (Arc<dyn Handler>, SourceFile);
 
 /// Task that loads handlers.

@@ -111,11 +111,11 @@ pub struct SessionReport {
     pub devices: usize,
     /// Devices of the answer that were left out.
     pub left_out: Vec<LeftOut>,
-    /// Number of further ones.
+    /// Number of further devices that were left out.
     pub left_out_dropped: u64,
     /// Findings that are not devices, with the reason.
     pub skipped: Vec<Explanation>,
-    /// Number of further ones.
+    /// Number of further findings that are not devices.
     pub skipped_dropped: u64,
 }
 

@@ -73,7 +73,7 @@ pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
     })
 }
 
-/// Gives a prepared file its name. Durable after [`sync`].
+/// Gives a prepared file its name, which is durable after [`sync`].
 pub fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error)
 }
@@ -83,7 +83,7 @@ pub fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Writes one file of a folder: durable when it returns, and no reader sees a part of it.
+/// Writes one file of a folder. The file is durable when the call returns, and no reader sees a part of it.
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     write_with(folder, name, |file| file.write_all(bytes))
 }

@@ -298,7 +298,7 @@ pub async fn serve_within(
                     tracing::debug!(%error, peer = ?own.peer, "a connection failed");
                 },
                 () = own.closed.cancelled() => {
-                    tracing::debug!(peer = ?own.peer, "closed a connection in favour of another");
+                    tracing::debug!(peer = ?own.peer, "closed a connection to accept another");
                 }
                 () = too_slow => tracing::debug!(peer = ?own.peer, "a client is too slow"),
             }

@@ -19,7 +19,7 @@ use crate::timeouts::{CONNECT, KEEPALIVE};
 
 /// Maximum length of an endpoint, in bytes: that of a path.
 const MAX_TEXT: usize = 4095;
-/// Maximum length of the file name made of an endpoint, in bytes; the handler's name is a part of that file name, too.
+/// Maximum length of the file name that is derived from an endpoint, in bytes; the handler's name is a part of that file name, too.
 const MAX_NAME: usize = 180;
 
 /// A connection to a handler.

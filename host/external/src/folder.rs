@@ -46,9 +46,9 @@ impl Folder {
     /// Creates the folder if it is missing.
     pub fn new(named: PathBuf) -> Self {
         // An error shows later, when the socket cannot be created there.
-        let made = std::fs::create_dir_all(&named).and_then(|()| std::fs::canonicalize(&named));
+        let created = std::fs::create_dir_all(&named).and_then(|()| std::fs::canonicalize(&named));
         Self {
-            real: made.unwrap_or_else(|_| named.clone()),
+            real: created.unwrap_or_else(|_| named.clone()),
             named,
         }
     }

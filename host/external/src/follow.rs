@@ -42,7 +42,7 @@ pub async fn run(
     }
 }
 
-/// Does the work that is due; returns the `Instant` of the next.
+/// Does the work that is due; returns the `Instant` at which more work is due.
 fn step(
     shared: &Arc<Shared>,
     components: &SourceSet,
@@ -86,7 +86,7 @@ async fn keep_registrations(shared: &Arc<Shared>) {
     if let Ok(Err(error)) = kept {
         shared.registrations(|registrations, _| registrations.is_unkept = true);
         tracing::warn!(%error, file = %shared.kept.display(),
-            "cannot keep which external handlers are registered; after a restart of the agent start them again");
+            "cannot store the registrations of external handlers; after a restart of the agent start these handlers again");
     }
 }
 

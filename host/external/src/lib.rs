@@ -84,7 +84,7 @@ struct Shared {
     /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
-    /// Registration socket that was made last.
+    /// Registration socket that was created last.
     made: watch::Sender<Option<SocketFile>>,
 }
 
@@ -147,7 +147,7 @@ impl External {
         let file = config.state_dir.join(KEPT);
         let kept = keep::read(&file).unwrap_or_else(|error| {
             tracing::warn!(%error, file = %file.display(),
-                "cannot read which external handlers were registered; those that run register again when they are started again");
+                "cannot read the registrations of external handlers; restart the running handlers, so that they register again");
             Vec::new()
         });
         let registrations = Registrations::of_earlier_run(kept, folder.path(), Instant::now());

@@ -48,7 +48,7 @@ pub struct Registered {
     pub shared: bool,
     /// Id of the user that registered the handler.
     pub user: u32,
-    /// Tells registrations of one address apart, because another pod may have the address by now. Absent for a socket.
+    /// Number that distinguishes registrations of one address, because another pod may have the address by now. Absent for a socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<u32>,
 }
@@ -146,7 +146,7 @@ impl Entry {
         Some(silent.max(self.unused_since) + FORGET)
     }
 
-    /// Makes the agent start over with the handler.
+    /// Starts over with the handler.
     fn renew(&mut self, now: Instant) {
         self.generation = self.generation.wrapping_add(1);
         self.silent_since = None;
@@ -409,7 +409,7 @@ impl Registrations {
     }
 }
 
-/// The connection that is made to a handler in the network when it registers. An address does not tell who has it later, but while this
+/// The connection that is made to a handler in the network when it registers. An address does not prove who has it later, but while this
 /// connection holds, its peer is the same process. So properties, which may be credentials, are sent only over it.
 #[derive(Debug, Clone)]
 pub struct FirstConnection {

@@ -343,9 +343,12 @@ async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> 
     }
     let connection = target.connect().await;
     let connection = connection.map_err(|error| End::Lost(error.to_string()))?;
-    channel(paced(connection))
-        .await
-        .map_err(|error| End::Lost(format!("cannot speak to the handler: {}", chain(&error))))
+    channel(paced(connection)).await.map_err(|error| {
+        End::Lost(format!(
+            "cannot communicate with the handler: {}",
+            chain(&error)
+        ))
+    })
 }
 
 impl Drop for Course {

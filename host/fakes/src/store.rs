@@ -36,13 +36,13 @@ pub struct Store {
     pub hanging: Mutex<BTreeSet<String>>,
     /// Number of next changes that fail with `Unavailable`.
     pub failures: Mutex<usize>,
-    /// Number of next changes that end in a conflict.
+    /// Number of the next changes that end in a conflict.
     pub conflicts: Mutex<usize>,
     /// Instance that then has the name.
     pub foreign: Mutex<Option<Arc<Instance>>>,
-    /// Number of next changes that are made without an answer.
+    /// Number of the next changes that are applied without an answer.
     pub unknown: Mutex<usize>,
-    /// Duration of a call of `apply`, before its changes are made.
+    /// Duration of a call of `apply`, before its changes are applied.
     pub slow: Mutex<Duration>,
     /// True while writes are not published, as by a server whose watch lags.
     pub is_hidden: Mutex<bool>,
@@ -50,7 +50,7 @@ pub struct Store {
     pub collects: bool,
     /// True if agents of other nodes write to the store.
     pub has_other_nodes: bool,
-    /// Number of nodes, if the store can tell.
+    /// Number of nodes, if the store knows it.
     pub nodes: Mutex<Option<usize>>,
     /// Rates of random errors.
     pub trouble: Mutex<Trouble>,
@@ -59,7 +59,7 @@ pub struct Store {
 /// Rates of random errors, in percent of changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trouble {
-    /// Changes without an answer, whether or not they were made.
+    /// Changes without an answer, whether or not they were applied.
     pub lost: u32,
     /// Changes that the server rejects as busy.
     pub busy: u32,
@@ -197,7 +197,7 @@ impl Store {
         writes.push(format!("{what} {}", key.name));
     }
 
-    /// Returns the error that is due before the change is made, if any.
+    /// Returns the error that is due before the change is applied, if any.
     fn refusal(&self, change: &Change) -> Option<StoreError> {
         let key = change.key();
         if self.denied.lock().unwrap().contains(&key.name) {
@@ -269,7 +269,7 @@ impl Store {
         }
     }
 
-    /// Makes a change, with random errors on the way there and back.
+    /// Applies a change, with random errors before and after it.
     async fn send(&self, change: Change) -> Written {
         let key = change.key();
         if self.hanging.lock().unwrap().contains(&key.name) {

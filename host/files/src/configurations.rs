@@ -202,7 +202,7 @@ fn assemble(
         kept.retain(|file, _| snapshot.files.contains_key(file));
         &snapshot.files
     } else {
-        // A missing folder tells nothing about its files.
+        // A missing folder proves nothing about its files.
         lost = kept
             .keys()
             .map(|name| (name.clone(), Content::Pending))

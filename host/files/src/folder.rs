@@ -101,13 +101,13 @@ impl Snapshot {
 
     /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
-        let (is, make) = match self.obstructed {
+        let (is, create) = match self.obstructed {
             _ if self.exists => return None,
-            None => ("is missing", "make it"),
-            Some(is) => (is, "move away what has that name, make it"),
+            None => ("is missing", "create it"),
+            Some(is) => (is, "move away what has that name, create it"),
         };
         let message = format!(
-            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} stay in use"
+            "{is}; {create} and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
         Some(SourceProblem::new(path.display().to_string(), message))
     }
@@ -177,7 +177,7 @@ impl Folder {
                 device = scan.device.or(device);
                 settling.scanned(&scan.found, now);
             }
-            // These may have happened after the scan, which then does not show them.
+            // The changes of these events may be newer than the scan, which then does not show them.
             let mut scan_again = false;
             while let Some(event) = events.next().now_or_never() {
                 scan_again |= self.take_event(event, &mut settling, &mut events, now);

@@ -81,10 +81,10 @@ impl Writer {
             version: self.version,
             changed: BTreeSet::new(),
         };
-        let made = changes
+        let applied = changes
             .into_iter()
             .map(|change| (change.key(), batch.make(change)));
-        let mut results: Vec<_> = made.collect();
+        let mut results: Vec<_> = applied.collect();
         self.version = batch.version;
         let mut instances = batch.instances;
         // An Instance that was created and deleted in one batch has no file.

@@ -160,7 +160,7 @@ impl LoaderStore for FileLoaderStore {
     fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
         owners::write(&self.state, owners).map_err(|error| {
             let message = format!(
-                "cannot keep which file each handler's name belongs to: {}: {error}",
+                "cannot store the owner of each handler's name: {}: {error}",
                 atomic::remedy(&error)
             );
             Box::new(SourceProblem::new("the state folder", message))

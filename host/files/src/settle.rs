@@ -8,7 +8,7 @@ use std::time::Duration;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FILE_SILENT, FOLDER_BACKSTOP};
 use tokio::time::Instant;
 
-/// Metadata that tells one state of a file from another without reading it.
+/// Metadata that distinguishes the states of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number, which differs after a rename over the file.
@@ -44,7 +44,7 @@ pub enum Settled {
 /// State of writers that have the file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// No writer, as far as events tell. Left on Created and Written.
+    /// No writer, as far as events show. Left on Created and Written.
     None,
     /// Created, or found empty, and no event followed. Left on Closed, on Written, or after `FOLDER_BACKSTOP` without events.
     Possible,

@@ -53,7 +53,7 @@ pub struct NodeState {
     pub accepted: Arc<FileLoaderStore>,
     /// Names of resources that were ever offered.
     pub ledger: Arc<FileLedger>,
-    /// The folder itself. Dropped last, when nothing writes to it any more.
+    /// Folder itself. Dropped last, when nothing writes to it any more.
     pub dir: StateDir,
 }
 
@@ -74,7 +74,7 @@ impl NodeState {
     }
 }
 
-/// The state folder, locked until it is dropped.
+/// State folder, locked until it is dropped.
 #[derive(Debug)]
 pub struct StateDir {
     /// Path of the folder.

@@ -236,7 +236,7 @@ impl Grants {
         {
             problems.push(FieldProblem::new(
                 "name",
-                "is not a name of a handler: must be what the component says it is, such as `onvif`",
+                "is not the name of a handler; must be the name that the component describes itself by, such as `onvif`",
             ));
         }
         let grants = Self {

@@ -15,7 +15,7 @@ const SILENT: Duration = Duration::from_secs(90);
 /// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No source tells the address of the API server.
+    /// No source has the address of the API server.
     #[error(
         "no cluster: not in a pod with a service account ({0}), and KUBECONFIG is not set; run this in a pod, or set KUBECONFIG"
     )]

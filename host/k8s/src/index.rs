@@ -1,4 +1,4 @@
-//! Index of watched objects by name, which publishes all of them after each change. Knows nothing of the values made from objects.
+//! Index of watched objects by name, which publishes all of them after each change. Knows nothing of the values computed from objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -90,7 +90,7 @@ impl<M: Default> Index<M> {
     }
 }
 
-/// Behavior of a controller while a watch fails, as told in the log.
+/// Behavior of a controller while a watch fails, as described in the log.
 pub const TRIES_AGAIN: &str = "the controller tries again";
 
 /// Follows all objects forever. `name` and `read` are those of [`Index::take`]; `publish` gets all held values after each change, once the

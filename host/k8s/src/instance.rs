@@ -48,7 +48,10 @@ pub async fn write<K: Clone + DeserializeOwned + Debug>(
 ) -> Result<K, Failure> {
     let operations = serde_json::from_value(operations.ok_or_else(outdated)?);
     let operations = operations.map_err(|error| {
-        Failure::new(Kind::Refused, format!("cannot make a JSON Patch: {error}"))
+        Failure::new(
+            Kind::Refused,
+            format!("cannot create a JSON Patch: {error}"),
+        )
     })?;
     let patch: Patch<()> = Patch::Json(operations);
     let params = patch_by(manager);

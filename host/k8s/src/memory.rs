@@ -23,14 +23,14 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "cannot read what an earlier run has kept; the API server has it");
+            tracing::warn!(%path, %error, "cannot read the data of an earlier run; reading it from the API server");
             return None;
         }
     };
     serde_json::from_reader(file)
         .inspect_err(|error| {
             let path = path.display();
-            tracing::warn!(%path, %error, "what an earlier run has kept is damaged; the API server has it");
+            tracing::warn!(%path, %error, "the data of an earlier run is damaged; reading it from the API server");
         })
         .ok()
 }
@@ -58,7 +58,7 @@ pub async fn keep<T, K>(
             Ok(Err(error)) if !is_logged => {
                 is_logged = true;
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot keep what is needed for a start without the API server; free or repair the disk");
+                tracing::warn!(%path, %error, "cannot store the data for a start without the API server; free or repair the disk");
             }
             Ok(Err(_)) => {}
             Err(_) => return,

@@ -1,7 +1,7 @@
 //! Migrates a cluster from Akri, and back.
 //!
 //! The steps follow from the state of the cluster ([`plan()`]), so an interrupted run starts again. Objects, their uids, slots and pods stay.
-//! A stopped workload is marked itself, so restarting it needs no other record.
+//! The mark of a stopped workload is on the workload itself, so restarting it needs no other record.
 
 mod objects;
 mod parts;

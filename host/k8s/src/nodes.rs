@@ -13,7 +13,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// Taint by which an operator marks a node as shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Counts the nodes by one request that lists one of them. Returns `None` if it fails, or if the API server does not tell the number of
+/// Counts the nodes by one request that lists one of them. Returns `None` if it fails, or if the API server does not report the number of
 /// remaining nodes.
 pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     let params = ListParams::default().limit(1);

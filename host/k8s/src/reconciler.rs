@@ -287,7 +287,7 @@ impl<T: Reconcile> Reconciler<T> {
             .min_by_key(|(_, at)| *at)
     }
 
-    /// Makes a write, then pauses the object, after each failure for longer. Returns true if the object was written as wanted.
+    /// Writes an object, then pauses it, for longer after each failure. Returns true if the object was written as wanted.
     pub async fn write(&mut self, name: String, write: Write<T::Object>) -> bool {
         let is_new = matches!(write, Write::Create(_));
         let failure = match answers::within(REQUEST, self.request(&name, write)).await {
@@ -315,7 +315,7 @@ impl<T: Reconcile> Reconciler<T> {
         if is_undefined {
             wait = wait.min(UNDEFINED);
         }
-        // Another writer changed it first, which is not a failure.
+        // Another writer changed the object first, which is not a failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
         // The policies refuse objects that belong to an owner other than the existing one.
         self.is_stale |= matches!(failure.code, Some(401 | 403 | 422));

@@ -42,7 +42,7 @@ pub struct KubeScheduling {
 }
 
 impl KubeScheduling {
-    /// Makes a cluster that uses `client`, which must not repeat requests by itself.
+    /// Creates a cluster that uses `client`, which must not repeat requests by itself.
     pub fn new(client: &Client) -> Self {
         let reporter = Reporter::from(MANAGER);
         Self {
@@ -52,7 +52,7 @@ impl KubeScheduling {
         }
     }
 
-    /// Adds the watches that tell `observer` of all Instances, of the owners of names, and of the pods that ask for devices, for any scheduler.
+    /// Adds the watches that inform `observer` of all Instances, of the owners of names, and of the pods that ask for devices, for any scheduler.
     pub fn watch(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
         // Held weakly, because the observer itself may hold this cluster.
         drop(self.observer.set(Arc::downgrade(observer)));
@@ -77,7 +77,7 @@ impl KubeScheduling {
         tasks.add_loop("names", passing);
     }
 
-    /// Adds the watch that tells `observer` of the locks of all Nodes.
+    /// Adds the watch that informs `observer` of the locks of all Nodes.
     pub fn watch_nodes(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
         let all = Api::all(self.client.clone());
         let following = watches::nodes(all, Arc::clone(observer));

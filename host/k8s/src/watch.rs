@@ -1,6 +1,6 @@
 //! Watch of objects that continues after every error and reports errors.
 //!
-//! kube's own watcher reconnects at once when a watch ends, as often as the server ends it, and does not tell when it works again after an
+//! kube's own watcher reconnects at once when a watch ends, as often as the server ends it, and does not report when it works again after an
 //! error.
 
 use std::convert::Infallible;
@@ -65,7 +65,7 @@ pub struct Watch<K> {
     listed: Arc<AtomicU64>,
 }
 
-/// A running reader, and the events that it passes on. Each waits until the one before it was taken.
+/// Running reader, and the events that it passes on. Each event waits until the previous one is received.
 type Reading<K> = (
     BoxFuture<'static, Infallible>,
     mpsc::Receiver<Result<Event<K>, Failure>>,

@@ -28,30 +28,30 @@ impl PluginConfig {
 /// Durations of the device plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Interval at which the folder is read although inotify reported nothing. 30 s.
+    /// Interval at which the folder is read although inotify reported nothing. Default: 30 s.
     pub backstop: Duration,
-    /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed during this time. 30 s.
+    /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed during this time. Default: 30 s.
     pub linger: Duration,
     /// Time limit for the answer to an Allocate, whatever the allocator does: the kubelet has no limit of its own and admits one pod at a
-    /// time. 10 s.
+    /// time. Default: 10 s.
     pub allocate: Duration,
-    /// Time limit for the kubelet's answer to Register. It connects to the plugin during this time, for up to 10 s. 15 s.
+    /// Time limit for the kubelet's answer to Register. It connects to the plugin during this time, for up to 10 s. Default: 15 s.
     pub register: Duration,
-    /// Time limit for the kubelet to request the list after it accepted a registration. 10 s.
+    /// Time limit for the kubelet to request the list after it accepted a registration. Default: 10 s.
     pub list: Duration,
     /// Pause between the end of a list's stream and the next Register with the same kubelet. Up to 1.36 the end of an old stream
     /// disconnects the newest client, so the kubelet must have seen that end. Also the least pause after a Register that the kubelet may
-    /// have accepted. 1 s.
+    /// have accepted. Default: 1 s.
     pub quiet: Duration,
-    /// First pause after a failure; it doubles. Short, because a starting kubelet creates its socket just before it listens on it. 10 ms.
+    /// First pause after a failure; it doubles. Short, because a starting kubelet creates its socket just before it listens on it. Default: 10 ms.
     pub backoff: Duration,
-    /// Longest pause after the kubelet refused. 5 min.
+    /// Longest pause after the kubelet refused. Default: 5 min.
     pub backoff_refused: Duration,
-    /// Longest pause after any other failure. 30 s.
+    /// Longest pause after any other failure. Default: 30 s.
     pub backoff_other: Duration,
-    /// Time that the end of a session waits for open connections to send pending answers and close. 1 s.
+    /// Time that the end of a session waits for open connections to send pending answers and close. Default: 1 s.
     pub drain: Duration,
-    /// Least time between two reports. 100 ms.
+    /// Least time between two reports. Default: 100 ms.
     pub report: Duration,
 }
 

@@ -112,7 +112,7 @@ impl Endpoint {
                         backoff.reset();
                     }
                     let problem =
-                        "the kubelet has ended the list's stream, the resource is registered again"
+                        "the kubelet has ended the list's stream; registering the resource again"
                             .into();
                     (State::Waiting, problem, times.quiet, times.backoff_other)
                 }
@@ -277,7 +277,7 @@ impl Endpoint {
             .map_or(0, |list| service::message(list).encoded_len());
         (length > MAX_LIST).then(|| {
             format!(
-                "the list of {} devices has {length} bytes, the kubelet takes {MAX_LIST}: offer fewer devices or slots",
+                "the list of {} devices has {length} bytes, the kubelet accepts at most {MAX_LIST}; offer fewer devices or slots",
                 self.offered.listed()
             )
         })

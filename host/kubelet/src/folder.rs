@@ -79,13 +79,13 @@ impl Folder {
         let problem = match std::fs::metadata(&self.path) {
             Ok(found) if found.is_dir() => None,
             Ok(_) => Some(format!(
-                "{path} is not a folder: name the kubelet's folder of device plugins"
+                "{path} is not a folder; name the kubelet's folder of device plugins"
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
-                "no kubelet here: {path} is missing; it is used as soon as a kubelet makes it, or name the kubelet's folder of device plugins"
+                "no kubelet here: {path} is missing; the agent uses it as soon as a kubelet creates it; if the kubelet has another folder, name that"
             )),
             Err(error) => Some(format!(
-                "cannot read {path} ({error}): run as root, or mount the folder"
+                "cannot read {path} ({error}); run as root, or mount the folder"
             )),
         };
         if let Some(problem) = problem {
@@ -95,7 +95,7 @@ impl Folder {
         let access = AccessFlags::W_OK | AccessFlags::X_OK;
         if let Err(error) = nix::unistd::access(&self.path, access) {
             state.problems.push(format!(
-                "cannot make sockets in {path} ({}): run as root, and mount the folder writable",
+                "cannot create sockets in {path} ({}); run as root, and mount the folder writable",
                 error.desc()
             ));
         }
@@ -105,12 +105,12 @@ impl Folder {
                 state.kubelet = Some(KubeletRun::of(&found));
             }
             Ok(_) => state.problems.push(format!(
-                "{} is not a socket: remove it and restart the kubelet",
+                "{} is not a socket; remove it and restart the kubelet",
                 socket.display()
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => state.problems.push(format!(
-                "cannot read the state of {} ({error}): run as root",
+                "cannot read the state of {} ({error}); run as root",
                 socket.display()
             )),
         }
@@ -231,7 +231,7 @@ impl Watcher {
 
 fn problem(error: &io::Error) -> String {
     format!(
-        "the kernel does not tell of changes in the kubelet's folder ({error}), they are seen every {} s: raise fs.inotify.max_user_instances and fs.inotify.max_user_watches",
+        "the kernel does not report changes in the kubelet's folder ({error}), so the agent looks every {} s; raise fs.inotify.max_user_instances and fs.inotify.max_user_watches",
         UNWATCHED_POLL.as_secs()
     )
 }

@@ -157,11 +157,11 @@ fn words(status: &Status) -> String {
         .collect();
     let remedy = match status.code() {
         Code::Unimplemented => {
-            "this kubelet has no device-plugin API v1beta1: use Kubernetes 1.10 or newer"
+            "this kubelet has no device-plugin API v1beta1; use Kubernetes 1.10 or newer"
         }
         _ => "see the kubelet's log; retrying",
     };
-    format!("the kubelet refused the registration, it says {said:?}: {remedy}")
+    format!("the kubelet refused the registration: {said:?}; {remedy}")
 }
 
 /// Pauses between attempts, each twice as long as the one before.

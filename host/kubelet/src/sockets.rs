@@ -24,16 +24,16 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
     use leafhost_uds::Error as Why;
     let path = path.display();
     match why {
-        Why::Foreign => format!("{path} exists and is not a socket: remove it"),
+        Why::Foreign => format!("{path} exists and is not a socket; remove it"),
         Why::Served => format!(
             "another process serves {path}: only one agent may run on a node; stop the other one"
         ),
         Why::TooLong => format!(
-            "{path} is too long for a socket, which has at most {MAX_PATH} bytes, {SESSION} of them for a session of a plugin: choose a shorter folder or prefix"
+            "{path} is too long for a socket, which has at most {MAX_PATH} bytes, {SESSION} of them for a session of a plugin; choose a shorter folder or prefix"
         ),
-        Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
+        Why::Files(error) => format!("cannot create the socket {path} ({error}); {MORE_FILES}"),
         Why::Refused(error) => format!(
-            "cannot make the socket {path} ({error}): the folder must be there and writable, run as root"
+            "cannot create the socket {path} ({error}); run as root, and make sure that the folder exists and is writable"
         ),
     }
 }
@@ -120,7 +120,7 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
         if is_ours && is_socket {
             let socket = entry.path();
             let removed = remove_stale(&socket).await;
-            tracing::debug!(socket = %socket.display(), ?removed, "looked whether a process serves a socket");
+            tracing::debug!(socket = %socket.display(), ?removed, "checked whether a process serves a socket");
         }
     }
 }

@@ -54,7 +54,7 @@ async fn a_want_of_file_descriptors_is_named_and_passes() {
     // For the first resource the kubelet is not yet connected.
     for (resource, what) in [
         ("example.com/first", "cannot connect to"),
-        ("example.com/serial", "cannot make the socket"),
+        ("example.com/serial", "cannot create the socket"),
     ] {
         let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         let healthy = Device {

@@ -45,7 +45,7 @@ pub struct Interface {
 pub struct Interfaces {
     /// List of the interfaces.
     pub list: Vec<Interface>,
-    /// The node's own addresses that no interface has: the other routes of type `local` in the table `local`. Sorted.
+    /// Node's own addresses that no interface has: the other routes of type `local` in the table `local`. Sorted.
     pub local: Vec<IpNet>,
 }
 
@@ -71,7 +71,7 @@ pub enum NetworkError {
     Ended,
 }
 
-/// The node's network, always current; cheap to clone.
+/// Node's network, always current; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,

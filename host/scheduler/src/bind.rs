@@ -22,7 +22,7 @@ use crate::world::{Number, Reservation, World};
 /// Maximum number of attempts to choose devices for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made again.
+/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are replaced.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Maximum number of Binds under way and events that wait.
@@ -114,8 +114,8 @@ impl Scheduler {
         self.read_unanswered(target).await?;
         let own = self.reserved_of(&target.uid);
         // A reservation that is about to be released, here or by another extender, is not reused.
-        let had = self.had(target, asked, &own);
-        let given = if let Some(given) = had.filter(|_| self.is_fresh(&target.uid)) {
+        let reusable = self.reusable(target, asked, &own);
+        let given = if let Some(given) = reusable.filter(|_| self.is_fresh(&target.uid)) {
             given
         } else {
             if !own.is_empty() && self.is_bound(target).await? {
@@ -161,7 +161,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
+    /// Releases what a former pod of the same name has on the node, because the agent could not distinguish the two pods. The former pod is gone, as
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &BindingArgs) -> Result<(), String> {
         let is_before =
@@ -227,7 +227,7 @@ impl Scheduler {
     }
 
     /// Returns the names of the Instances by container if the reservations `own` are exactly what the pod asks for now, all on the target's node.
-    fn had(
+    fn reusable(
         &self,
         target: &BindingArgs,
         asked: &[ContainerRequest],

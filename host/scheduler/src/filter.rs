@@ -44,7 +44,7 @@ pub struct NodeDevices {
 }
 
 impl<'a> Evaluator<'a> {
-    /// Makes an evaluator for the pod with the uid `uid`. The expressions of `asked` must have been parsed by `verdicts` before.
+    /// Creates an evaluator for the pod with the uid `uid`. The expressions of `asked` must have been parsed by `verdicts` before.
     pub fn new(
         world: &'a World,
         verdicts: &'a mut Verdicts,

@@ -193,7 +193,7 @@ impl Scheduler {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(node = target.node, %error, "cannot unlock a node; others do it once the pod needs it no more");
+                    tracing::warn!(node = target.node, %error, "cannot unlock a node; others unlock it once the pod no longer needs the lock");
                     return;
                 }
             }

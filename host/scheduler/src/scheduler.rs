@@ -39,7 +39,7 @@ pub struct Scheduler {
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
-    /// One permit, with which an event is written; closed when the scheduler stops.
+    /// Permit to write an event, one at a time; closed when the scheduler stops.
     pub(crate) event_turn: Arc<Semaphore>,
 }
 
@@ -101,7 +101,7 @@ impl State {
         self.offered.remove(uid);
     }
 
-    /// Marks all known pods to be looked at on all nodes.
+    /// Marks all known pods for a search on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
     }
@@ -126,7 +126,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Makes an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
+    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
     pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
         Self {
             cluster,

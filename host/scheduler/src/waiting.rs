@@ -1,6 +1,7 @@
-//! Has waiting pods tried again when devices that fit become free: a scheduler does not know the project's objects, and nothing else would wake it.
+//! Makes schedulers retry waiting pods when suitable devices become free: a scheduler does not know the project's objects, and nothing else
+//! would wake it.
 //!
-//! A pod is looked at on all nodes once, and afterwards on nodes whose devices have changed in favour of pods.
+//! The search for devices for a pod covers all nodes once, and afterwards the nodes whose devices have changed in favour of pods.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

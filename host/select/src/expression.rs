@@ -152,7 +152,7 @@ impl Expression {
             Ok(Value::Bool(true)) => Verdict::Fits,
             Ok(Value::Bool(false)) => Verdict::Differs,
             Ok(other) => Verdict::Failed(format!(
-                "the expression gives {}, not true or false",
+                "the result of the expression is {}, not true or false",
                 other.type_of()
             )),
             Err(error) => Verdict::Failed(first_line(&error)),

@@ -164,7 +164,7 @@ impl SlotTask {
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
         for one in &chosen {
             if one.claim.is_some() {
-                // Left over from an Instance that is gone; no pod was seen to have it.
+                // The device id is left over from an Instance that is gone; no pod was seen to have it.
                 self.slot_table.released(&one.device_id);
             }
         }
@@ -228,7 +228,7 @@ impl SlotTask {
         self.is_seen(device_id, |kubelet_run| kubelet_run != current)
     }
 
-    /// Returns true if a pod was seen to have the device id, by a kubelet that satisfies `wish`.
+    /// Returns true if a kubelet that satisfies `wish` reported the device id for a pod.
     fn is_seen(&self, device_id: &DeviceId, wish: impl Fn(Option<KubeletRun>) -> bool) -> bool {
         let state = self.slot_table.by_device_id.get(device_id);
         state.is_some_and(|state| match &state.holder {

@@ -209,9 +209,9 @@ pub(crate) struct State {
     pub held: BTreeMap<DeviceId, (String, Option<String>)>,
     /// Pods whose folders exist.
     pub alive: BTreeSet<String>,
-    /// Makes PodResources return no list.
+    /// Sets PodResources to return no list.
     pub is_mute: bool,
-    /// Makes PodResources hang.
+    /// Sets PodResources to hang.
     pub hangs: bool,
     /// Duration of a snapshot.
     pub slow: Duration,

@@ -1,5 +1,5 @@
-//! Asks the kubelet who has the device ids of an allocation that a pod was seen to have. The queries run beside the task, which
-//! continues to decide all other allocations.
+//! Asks the kubelet which pods have the device ids of an allocation, if a pod was seen to have any of them. The queries run beside
+//! the task, which continues to decide all other allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl HolderQueries {
 }
 
 impl SlotTask {
-    /// Begins to ask who has the device ids of a request.
+    /// Begins to ask the kubelet which pods have the device ids of a request.
     pub(super) fn query_holders(&mut self, request: Request) {
         let device_ids: Vec<DeviceId> = request.device_ids().collect();
         let is_older = device_ids

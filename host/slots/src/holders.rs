@@ -222,7 +222,7 @@ impl HoldersTask {
         let failures = failures.saturating_add(1);
         // The first failure is usually a conflict with another node's write.
         if failures > 1 && backoff::is_logged(failures.into()) {
-            tracing::warn!(instance = %key, error, "cannot write who has slots; retrying");
+            tracing::warn!(instance = %key, error, "cannot write the holders of slots; retrying");
         }
         let until = Instant::now() + backoff::wait(failures);
         self.failed.insert(key, (failures, until));

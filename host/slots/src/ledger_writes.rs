@@ -84,12 +84,12 @@ impl SlotTask {
         }
     }
 
-    /// Takes in the result of a write.
+    /// Records the result of a write.
     pub(super) fn ledger_written(
         &mut self,
         note: Result<LedgerWrite, JoinError>,
     ) -> Result<(), SourceEnded> {
-        match note.map_err(|_| SourceEnded("what is written down of the kubelet"))? {
+        match note.map_err(|_| SourceEnded("writes of the kubelet's ledger"))? {
             LedgerWrite::Names(names, written) => {
                 self.ledger_writes.has_names = false;
                 self.ledger_writes.problem = match written {

@@ -62,7 +62,7 @@ use writes::Writes;
 /// Limits of offers and releases.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotConfig {
-    /// Time after which a claimed slot is released if no pod was seen to have it.
+    /// Time after which a claimed slot is released if no pod was seen to have the slot.
     pub grace: Duration,
     /// Maximum number of resources of single Instances at one time.
     pub instance_resources: usize,
@@ -214,7 +214,7 @@ impl SlotTask {
         }
     }
 
-    /// Returns the state from which decisions about slots are made, as it was last taken over.
+    /// Returns the state from which the task decides about slots, as last recorded.
     fn context(&self) -> SlotContext<'_> {
         let (instances, devices) = &self.current;
         SlotContext {

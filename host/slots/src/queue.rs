@@ -77,7 +77,7 @@ impl Request {
 /// Allocations that are not decided yet, by what they wait for.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Requests with a device id that is being written or asked about.
+    /// Requests with a device id that is being written, or about which the kubelet is being asked.
     pub busy: Vec<Request>,
     /// Requests that wait for a free slot of a Configuration, the first report of a device, or a store that can be written.
     pub waiting: Vec<Request>,

@@ -69,7 +69,7 @@ impl RecordReads {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes in what a snapshot says about the records themselves.
+    /// Records the state of the kubelet's records, as a snapshot shows it.
     fn take_in(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.problems.contains(problem) {
@@ -127,7 +127,7 @@ impl SlotTask {
             .spawn(async move { records.read(uids, open).await });
     }
 
-    /// Takes in a snapshot and releases the slots it shows to be free.
+    /// Records a snapshot, and releases the slots that the snapshot shows to be free.
     pub(super) fn observe(&mut self, snapshot: &Snapshot) {
         let back = self.slot_table.observe(snapshot, self.config.grace);
         if let Some(due) = self.slot_table.due() {

@@ -42,7 +42,7 @@ pub struct SlotView {
     pub instance: Option<InstanceKey>,
     /// Resource and id that the kubelet uses.
     pub device_id: DeviceId,
-    /// Pods that were seen to have it.
+    /// Pods that were seen to have the device id.
     pub holder: Option<String>,
     /// True if `holder` has the names of pods: a kubelet that has not asked the API server since its start knows only their uids.
     pub is_named: bool,

@@ -131,7 +131,7 @@ struct Answered {
 }
 
 impl TicketTask {
-    /// Makes the task of a node, and a receiver of the task's reports.
+    /// Creates the task of a node, and a receiver of the task's reports.
     pub fn new(
         node: &str,
         config: TicketConfig,

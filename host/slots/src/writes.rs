@@ -149,7 +149,7 @@ impl SlotTask {
         }
     }
 
-    /// Takes in the results of a write.
+    /// Records the results of a write.
     pub(super) async fn written(
         &mut self,
         done: Result<Done, JoinError>,

@@ -22,7 +22,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates the event for lost ones: events came faster than they were read, so everything must be looked at.
+    /// Creates the event for lost ones: events came faster than they were read, so everything must be read again.
     pub fn lost(settle: Option<Duration>) -> Self {
         Self {
             settle,

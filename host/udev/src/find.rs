@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
         tree::above(devpath).filter_map(|path| self.node(path))
     }
 
-    /// Returns the ancestors that may be looked at, nearest first.
+    /// Returns the ancestors that the handler may see, nearest first.
     fn ancestors(&self, devpath: &str) -> Vec<&dyn DeviceInfo> {
         self.above(devpath)
             .filter(|node| node.is_allowed())

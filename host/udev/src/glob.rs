@@ -72,7 +72,7 @@ enum In<'a> {
     Open,
 }
 
-/// The glob after a `[`.
+/// Glob after a `[`.
 struct Set<'a>(&'a [u8]);
 
 impl<'a> Set<'a> {

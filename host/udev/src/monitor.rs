@@ -133,7 +133,7 @@ impl Monitor {
     }
 
     /// Subscribes to the events from now on. A receiver that falls behind gets `Lagged`, which means the same as [`Event::is_lost`]; it gets
-    /// `Closed` when the monitor is dropped or can hear no more.
+    /// `Closed` when the monitor is dropped or can no longer receive events.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
         let events = self.events.upgrade();
         events.map_or_else(|| broadcast::channel(1).1, |events| events.subscribe())

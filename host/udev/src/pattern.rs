@@ -67,7 +67,7 @@ impl Pattern {
         (!in_doubt.is_empty()).then(|| Self::glob(&in_doubt.join("|")))
     }
 
-    /// Makes the pattern a glob only.
+    /// Restricts the pattern to a glob.
     pub(crate) fn read_as_glob(&mut self) {
         self.regex = None;
     }

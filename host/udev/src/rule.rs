@@ -17,29 +17,29 @@ const MAX_KEY: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Field {
-    /// A sysfs attribute of the device.
+    /// Sysfs attribute of the device.
     Attr,
-    /// A sysfs attribute of the device or an ancestor.
+    /// Sysfs attribute of the device or an ancestor.
     Attrs,
-    /// The path below `/sys`.
+    /// Path below `/sys`.
     Devpath,
-    /// The driver bound to the device.
+    /// Driver bound to the device.
     Driver,
-    /// The driver bound to the device or an ancestor.
+    /// Driver bound to the device or an ancestor.
     Drivers,
-    /// The kernel name of the device.
+    /// Kernel name of the device.
     Kernel,
-    /// The kernel name of the device or an ancestor.
+    /// Kernel name of the device or an ancestor.
     Kernels,
-    /// A property in udev's database.
+    /// Property in udev's database.
     Env,
-    /// The subsystem.
+    /// Subsystem.
     Subsystem,
-    /// The subsystem of the device or an ancestor.
+    /// Subsystem of the device or an ancestor.
     Subsystems,
-    /// A tag in udev's database.
+    /// Tag in udev's database.
     Tag,
-    /// A tag of the device or an ancestor.
+    /// Tag of the device or an ancestor.
     Tags,
 }
 
@@ -159,7 +159,7 @@ impl Rule {
         self.terms.iter().map(|compiled| &compiled.term)
     }
 
-    /// Makes a term a glob only.
+    /// Restricts a term to a glob.
     pub(crate) fn read_as_glob(&mut self, term: usize) {
         if let Some(compiled) = self.terms.get_mut(term) {
             compiled.pattern.read_as_glob();

@@ -34,7 +34,7 @@ pub(crate) struct Miss {
     pub(crate) at: Option<String>,
 }
 
-/// Evaluates `rule` for a device. `ancestors` are those that may be looked at, nearest first.
+/// Evaluates `rule` for a device. `ancestors` are those that the handler may see, nearest first.
 pub(crate) fn judge(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceInfo]) -> Verdict {
     let Partial {
         held,

@@ -38,7 +38,7 @@ impl Rule {
     }
 }
 
-/// Returns true if the term may hold for the ancestor at the path `above`, or else for the device of the event, as far as the event tells.
+/// Returns true if the term may hold for the ancestor at the path `above`, or else for the device of the event, as far as the event shows.
 fn may_hold(term: &CompiledTerm, event: &Event, above: Option<&str>) -> bool {
     let kernel = |devpath: &str| Some(tree::kernel_of(devpath).into_owned());
     let text = match (term.term.field, above) {

@@ -13,7 +13,7 @@ const OF_ALL: usize = 12;
 #[derive(Debug)]
 pub(crate) struct HandlerQuota {
     calls: Arc<Semaphore>,
-    /// One call at a time needs no shared permit, so that the calls of other handlers cannot block this handler.
+    /// Permit for one call at a time, not shared, so that the calls of other handlers cannot block this handler.
     own: Arc<Semaphore>,
     shared: Arc<Semaphore>,
 }

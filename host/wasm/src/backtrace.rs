@@ -17,7 +17,7 @@ const MAX_FRAMES: usize = 32;
 const MAX_MANGLED: usize = 1024;
 /// Maximum length of a shown name, in bytes.
 const MAX_NAME: usize = 256;
-/// Prefixes of functions of a language's panic runtime, which tell nothing about the guest.
+/// Prefixes of functions of a language's panic runtime, which say nothing about the guest.
 const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
 /// Formats the backtrace of `error` as `; in f, called by g, h`, as far as names are known.

@@ -56,7 +56,7 @@ impl Cache {
         }
         let unkept = failed.map(|error| {
             let message = format!(
-                "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in the cache",
+                "cannot store native code: {error}; {}; until then each start compiles the handlers that are not in the cache",
                 restart_remedy(&error)
             );
             SourceProblem::new(folder.display().to_string(), message)

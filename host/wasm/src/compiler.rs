@@ -70,7 +70,7 @@ impl Compiler {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A child that needs no more input closes the pipe; its status tells the reason.
+                // A child that needs no more input closes the pipe; its status shows the reason.
                 let _ = stdin.write_all(wasm).await;
             }
         };

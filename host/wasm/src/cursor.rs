@@ -16,7 +16,7 @@ pub(crate) struct Cursors {
 }
 
 impl Cursors {
-    /// Keeps a cursor, or returns the reason why not.
+    /// Keeps a cursor, or returns the reason why it cannot be kept.
     pub(crate) fn keep(self: &Arc<Self>, bytes: Vec<u8>) -> Result<Cursor, String> {
         let length = bytes.len();
         let room = |held: usize| {

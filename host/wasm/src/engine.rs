@@ -1,6 +1,6 @@
 //! Engine settings, shared by the agent (which only runs native code) and the compiler child (which only produces it).
 //!
-//! An engine accepts only native code that was made with equal settings, so exactly one function creates them. The optimization level
+//! An engine accepts only native code that was compiled with equal settings, so exactly one function creates the settings. The optimization level
 //! is not among those settings.
 
 use std::hash::{Hash as _, Hasher};

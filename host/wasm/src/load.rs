@@ -81,7 +81,7 @@ impl Runtime {
             .map_err(|why| Refusal::of_file(format!("its description is wrong: {why}")))?;
         if let Some(named) = named.filter(|named| *named != description.name) {
             return Err(Refusal::of_file(format!(
-                "the component is the handler {:?}, and {} has `name: {named}`; correct that, or remove the component if it is not the one you meant",
+                "the component is the handler {:?}, and {} has `name: {named}`; correct that, or remove the component if it is the wrong one",
                 description.name,
                 grants_file::names(&file.name)
             )));

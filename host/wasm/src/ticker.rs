@@ -47,7 +47,7 @@ impl Ticker {
         ticker
     }
 
-    /// Makes the epoch tick until the returned guard is dropped.
+    /// Advances the epoch regularly until the returned guard is dropped.
     pub(crate) fn compute(&self) -> Computing<'_> {
         self.0.computing.fetch_add(1, Ordering::SeqCst);
         self.0.polled.notify_one();

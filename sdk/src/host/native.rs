@@ -12,7 +12,7 @@ use crate::udev::{Device, Owner, Rule};
 
 pub(crate) use crate::testing::{TcpStream, UdpSocket};
 
-/// State shared by a fake host and every [`Host`](crate::Host) made from it.
+/// State shared by a fake host and every [`Host`](crate::Host) created from it.
 pub type Imports = Rc<State>;
 
 impl State {

@@ -67,7 +67,7 @@ impl Node {
             fs::create_dir_all(folder.join(part))?;
         }
         // Mount point for the node's own folder.
-        fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
+        fs::create_dir_all("/etc/cdi").context("cannot create /etc/cdi")?;
         let mut holder = Running::start(
             "namespaces",
             &folder,
@@ -280,7 +280,7 @@ impl Node {
         Ok(this.and_then(heartbeat))
     }
 
-    /// Starts the kubelet while the API server is down, which then cannot tell the last heartbeat of the kubelet before this one.
+    /// Starts the kubelet while the API server is down, which then cannot report the last heartbeat of the kubelet before this one.
     pub fn start_kubelet_after(&self, before: Option<String>) -> Result<()> {
         self.start_containerd()?;
         let mut kubelet = lock(&self.kubelet);

@@ -77,7 +77,7 @@ impl ClusterId {
         };
         let folder = root.join(path);
         fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot make the control group {}", folder.display()))?;
+            .with_context(|| format!("cannot create the control group {}", folder.display()))?;
         Ok(Group(folder))
     }
 
@@ -104,7 +104,7 @@ impl ClusterId {
                 let parent = folder.clone();
                 folder.push(part);
                 fs::create_dir_all(&folder)
-                    .with_context(|| format!("cannot make {}", folder.display()))?;
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
                 // A cpuset group needs both files before it can hold a process.
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     if parent.join(file).exists() {
@@ -188,7 +188,7 @@ impl Reservation {
     /// Reserves the first free number and ends what a killed run left of that number.
     pub fn first() -> Result<Self> {
         let locks = Path::new("/run/lhc");
-        fs::create_dir_all(locks).with_context(|| format!("cannot make {}", locks.display()))?;
+        fs::create_dir_all(locks).with_context(|| format!("cannot create {}", locks.display()))?;
         for number in NUMBERS {
             let id = ClusterId { number };
             let path = locks.join(number.to_string());

@@ -55,7 +55,7 @@ pub(super) struct Life {
     connected: Mutex<BTreeMap<String, BTreeMap<String, Endpoint>>>,
     /// Endpoint that is asked, by resource.
     pub endpoints: Mutex<BTreeMap<String, Endpoint>>,
-    /// True once the API server has told the kubelet its pods.
+    /// True once the API server has sent the kubelet its pods.
     pub knows_pods: AtomicBool,
     /// Number of open streams by resource.
     pub streams: Mutex<BTreeMap<String, usize>>,

@@ -162,7 +162,7 @@ impl World {
 
     pub fn make_folder(&self, uid: &str) -> Result<()> {
         let folder = self.folder_of(uid);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))
     }
 
     pub fn remove_folder(&self, uid: &str) -> Result<()> {

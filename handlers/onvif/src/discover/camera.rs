@@ -124,7 +124,7 @@ impl Asker<'_> {
         let credential = may_authenticate.and_then(|()| {
             self.credentials
                 .get(uuid)
-                .ok_or("none are given for its UUID, nor default ones")
+                .ok_or("none for its UUID, and no default ones")
         });
         let mut exchange = self.exchange(xaddr, credential, limit);
         let mut reply = exchange.questions().await;
@@ -386,7 +386,7 @@ impl Exchange<'_> {
         }
         let why = match (self.was_digest || self.was_token, self.time) {
             (true, _) => "it refuses those given",
-            (false, None) => "it does not tell its time, which a token needs",
+            (false, None) => "it does not report its time, which a token needs",
             (false, Some(_)) => "it takes no digest",
         };
         self.credential = Err(why);

@@ -246,7 +246,7 @@ fn usable(
         collected.leave_out(
             &subject(),
             "XAddrs",
-            format!("announces {all} addresses, {most} are looked at"),
+            format!("announces {all} addresses, {most} are tried"),
         );
     }
     let chosen: Vec<XAddr> = match details.xaddrs {
@@ -269,7 +269,7 @@ fn usable(
         }
     }
     if announcement.xaddrs.is_empty() {
-        let reason = "announces no address, nor tells one when it is asked for it";
+        let reason = "announces no address, and names none when it is asked";
         collected.leave_out(&subject(), "XAddrs", reason);
     }
     chosen
@@ -416,7 +416,7 @@ fn keep_known(cursor: &Cursor, collected: &mut Collected) {
         .partition(|one| is_known(one) || !known.contains_key(&one.uuid));
     collected.candidates = kept;
     for Candidate { uuid, xaddr, .. } in others {
-        let reason = "another host that is known is this camera, and announces itself";
+        let reason = "another known host is this camera, and announces itself";
         collected.leave_out(
             &format!("{uuid} at {}", xaddr.url),
             "endpoint reference",
@@ -441,7 +441,7 @@ fn report_clones(details: &Details, hosts: &Index, collected: &mut Collected) {
     for (uuid, urls) in claims.into_iter().filter(|(_, urls)| urls.len() > 1) {
         let what = match details.identity {
             Identity::Url => "each that answers is a device of its own",
-            Identity::EndpointReference => "the one that was there first is the device",
+            Identity::EndpointReference => "the one that was found first is the device",
         };
         let reason = format!("is claimed by {}; {what}", urls.join(" and "));
         collected.leave_out(&uuid, "endpoint reference", reason);

@@ -43,7 +43,7 @@ fn health(camera: &Camera) -> Health {
     match (camera.unhealthy.as_str(), camera.moved_from.as_str()) {
         ("", "") => Health::Healthy,
         ("", old) => Health::Unhealthy(format!(
-            "its address has changed from {old}; restart what was given that address"
+            "its address has changed from {old}; restart the programs that use that address"
         )),
         (why, _) => Health::Unhealthy(why.to_owned()),
     }

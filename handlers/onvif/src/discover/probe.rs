@@ -86,7 +86,7 @@ pub fn report_silence(host: &Host) {
         .map(|one| one.name.as_str())
         .collect();
     if !asked.is_empty() {
-        let reason = format!("asked on {}, no camera answered", cut(&asked.join(" and ")));
+        let reason = format!("no camera answered on {}", cut(&asked.join(" and ")));
         host.skipped("network", "network.interfaces", reason);
     }
 }
@@ -146,7 +146,7 @@ fn report_late(host: &Host, one: &ReceivedAnnouncement, after: Duration, timeout
         format!("{} at {}", cut(&uuid), one.source),
         "discoveryTimeoutSeconds",
         format!(
-            "answers a probe after {seconds:.1} s, and {} s are waited; now and then the handler waits that long: set {enough}",
+            "answers a probe after {seconds:.1} s, and the handler usually waits only {} s; set {enough}",
             timeout.as_secs(),
         ),
     );
@@ -287,11 +287,11 @@ pub fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Received
                         }));
                         continue;
                     }
-                    "is an answer to a probe that is not ours".to_owned()
+                    "is an answer to a probe that the handler did not send".to_owned()
                 }
                 Ok(Message::Other(name)) => format!("answers the probe with {name:?}"),
                 Ok(_) => "answers the probe with a greeting or farewell".to_owned(),
-                Err(error) => format!("answers the probe with what cannot be read: {error}"),
+                Err(error) => format!("answers the probe with an unreadable message: {error}"),
             };
         let trouble = (source, trouble);
         if unread.len() < MAX_UNREAD && !unread.contains(&trouble) {

@@ -44,7 +44,7 @@ mod tests {
             ("001122AABB0C", "00:11:22:aa:bb:0c"),
             ("0:11:22:aa:bb:c", "00:11:22:aa:bb:0c"),
             (" 00:11:22:aa:bb:0c\n", "00:11:22:aa:bb:0c"),
-            // Some cameras tell texts that are not addresses.
+            // Some cameras report texts that are not addresses.
             ("5792c4:5792c5:5792c6", "5792c4:5792c5:5792c6"),
             ("000:1:22:aa:bb:0c", "000:1:22:aa:bb:0c"),
             ("00:11:22:aa:bb", "00:11:22:aa:bb"),

@@ -165,7 +165,7 @@ impl Credentials {
 
     fn entries(&mut self, properties: &[Property], name: &str) -> Vec<(String, Entry)> {
         let Some(text) = self.text(properties, name) else {
-            self.problem(name, "is named in a list of credentials and not there");
+            self.problem(name, "is named in a list of credentials and does not exist");
             return Vec::new();
         };
         if let Ok(Entries(entries)) = serde_json::from_str(text) {

@@ -176,7 +176,7 @@ fn a_device_that_tells_no_address_is_explained() {
     assert!(found.devices().is_empty());
     assert_eq!(
         reasons(&host, &uuid(9)),
-        ["XAddrs: announces no address, nor tells one when it is asked for it"]
+        ["XAddrs: announces no address, and names none when it is asked"]
     );
     assert!(
         host.now() < Duration::from_millis(2_500),
@@ -200,7 +200,7 @@ fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
 
 #[test]
 fn a_camera_that_answers_late_is_found_and_explained() {
-    const WHY: &str = "discoveryTimeoutSeconds: answers a probe after 3.0 s, and 1 s are waited; now and then the handler waits that long: set 4";
+    const WHY: &str = "discoveryTimeoutSeconds: answers a probe after 3.0 s, and the handler usually waits only 1 s; set 4";
     let late = Duration::from_secs(3);
     // As the only camera it is found in the first scan.
     let host = with_late(mk_network(), 9, late);
@@ -241,7 +241,7 @@ fn a_camera_that_answers_to_the_group_is_found_and_explained() {
     assert_eq!(
         reasons(&host, &uuid(9)),
         [
-            "announcement: answers probes to the group and not to who asks, which is taken for a greeting"
+            "announcement: answers probes to the group and not to the sender, so its answers count as greetings"
         ]
     );
     // Answers of a known camera cause no requests.

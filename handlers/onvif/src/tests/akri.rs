@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a network with an open camera, one with two addresses, and one that tells its interfaces only with a password.
+/// Creates a network with an open camera, one with two addresses, and one that reports its interfaces only with a password.
 fn mk_site() -> FakeHost {
     let announced = |n: u32, name: &str, xaddrs: &str| {
         let text = String::from_utf8(mk_match(&uuid(n), xaddrs)).unwrap();
@@ -85,7 +85,7 @@ fn configurations_of_akri_give_the_same_instances() {
             mk_details(NONE, "Include\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[10],
         ),
-        // A camera that does not tell the value is dropped by any filter on it.
+        // A camera that does not report the value is dropped by any filter on it.
         (
             mk_details(NONE, "Exclude\n  items:\n  - 00:11:22:33:44:0A", NONE, ""),
             &[9],

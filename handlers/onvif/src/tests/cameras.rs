@@ -192,7 +192,7 @@ fn a_host_that_does_not_tell_the_time_is_no_camera() {
     for (status, body, reason) in [
         (200, &b""[..], "no XML"),
         (404, b"", "HTTP status 404"),
-        (401, b"<html>", "none are given for its UUID"),
+        (401, b"<html>", "none for its UUID"),
         (200, b"<!DOCTYPE html><html></html>", "document type"),
     ] {
         let host = announced(mk_network(), 9);
@@ -290,7 +290,7 @@ fn a_camera_that_hides_an_address_is_dropped_by_a_filter_on_it() {
         .unwrap();
     assert!(found.devices().is_empty());
     let said = reasons(&host, &url(9));
-    assert!(said[0].starts_with("macAddresses: the camera does not tell, or not without credentials (GetNetworkInterfaces: wants credentials: none are given"), "{said:?}");
+    assert!(said[0].starts_with("macAddresses: the camera does not report it, or not without credentials (GetNetworkInterfaces: wants credentials: none for"), "{said:?}");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_timeout_longer_than_a_call_allows_is_shortened_with_a_warning() {
     assert!(host.now() < Duration::from_secs(11));
     assert_eq!(
         host.log()[0].1,
-        "discoveryTimeoutSeconds: 60 is taken as 10, the most a call has time for"
+        "discoveryTimeoutSeconds: 60 is reduced to 10, the maximum for a call"
     );
 }
 

@@ -195,7 +195,7 @@ fn unreadable_probe_answers_are_explained_and_ignored() {
                 "<E:Header>",
                 "<E:Header><a:RelatesTo>urn:uuid:99999999-9999-4999-8999-999999999999</a:RelatesTo>",
             ).into_bytes(),
-            "a probe that is not ours",
+            "a probe that the handler did not send",
         ),
     ] {
         let host = with_camera(answering(mk_network(), "192.168.7.66:3702", payload), 9);
@@ -294,7 +294,7 @@ fn a_camera_with_a_false_time_is_a_device_and_gets_a_token_of_that_time_or_none(
             created.map(str::to_owned).into_iter().collect::<Vec<_>>()
         );
         let said = reasons(&host, &url(9));
-        let is_named = created.is_some() || said[0].contains("does not tell its time");
+        let is_named = created.is_some() || said[0].contains("does not report its time");
         assert!(is_named, "{said:?}");
     }
 }

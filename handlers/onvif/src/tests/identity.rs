@@ -119,7 +119,7 @@ fn a_camera_with_a_new_address_is_the_same_device_and_is_sent_credentials_at_onc
                 .map(|one| one.health.clone())
         };
         let why = format!(
-            "its address has changed from {}; restart what was given that address",
+            "its address has changed from {}; restart the programs that use that address",
             url(9)
         );
         assert_eq!(device(&found), Some(Health::Unhealthy(why)));
@@ -167,7 +167,7 @@ fn a_host_that_claims_a_present_cameras_reference_is_neither_the_device_nor_sent
     }
     assert!(!requests(&host).iter().any(|to| to.contains("192.168.7.66")));
     assert!(
-        reasons(&host, &url(66))[0].contains("another host that is known is this camera"),
+        reasons(&host, &url(66))[0].contains("another known host is this camera"),
         "{:?}",
         host.skipped()
     );
@@ -187,7 +187,7 @@ fn of_two_new_hosts_with_one_reference_one_is_the_device() {
     assert_eq!(ids(&found), [urn(9)]);
     assert!(tokens.borrow().is_empty());
     assert!(
-        reasons(&host, &uuid(9))[0].contains("the one that was there first is the device"),
+        reasons(&host, &uuid(9))[0].contains("the one that was found first is the device"),
         "{:?}",
         host.skipped()
     );

@@ -279,21 +279,21 @@ fn open_operations_are_read_and_locked_ones_explained() {
             true,
             false,
             false,
-            "GetDeviceInformation: wants credentials: none are given",
+            "GetDeviceInformation: wants credentials: none for",
         ),
         (
             &["GetDeviceInformation", "GetScopes"],
             false,
             true,
             true,
-            "GetNetworkInterfaces: wants credentials: none are given",
+            "GetNetworkInterfaces: wants credentials: none for",
         ),
         (
             &["GetScopes"],
             false,
             false,
             true,
-            "GetNetworkInterfaces: wants credentials: none are given",
+            "GetNetworkInterfaces: wants credentials: none for",
         ),
     ] {
         let host = announced(mk_network(), 9);

@@ -250,7 +250,7 @@ fn a_camera_that_refuses_its_streams_is_a_device_with_an_explanation() {
     assert_eq!(values(&found, &URIS), [None, None, None]);
     assert_eq!(
         reasons(&host, &url(9)),
-        ["streams: GetProfiles: wants credentials: none are given for its UUID, nor default ones"]
+        ["streams: GetProfiles: wants credentials: none for its UUID, and no default ones"]
     );
 }
 

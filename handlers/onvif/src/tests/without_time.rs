@@ -86,7 +86,7 @@ fn a_camera_without_the_time_is_sent_a_token_with_the_time_of_its_answers() {
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
     assert!(found.devices()[0].get_attribute("manufacturer").is_some());
     assert_eq!(tokens.get(), 3);
-    // Without credentials it is a device that tells less, like a camera that tells the time.
+    // Without credentials it is a device that reports less, like a camera that reports the time.
     let host = mk_camera(LACKING, |_| Some(NOT_AUTHORIZED));
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());

@@ -121,13 +121,13 @@ fn an_unexpected_message_is_reported() {
         (
             &b"MSGF"[..],
             Expect::Acknowledge,
-            "a MSG message where ACK was due",
+            "a MSG message where ACK was expected",
         ),
-        (b"ACKF", ANSWER, "a ACK message where MSG was due"),
+        (b"ACKF", ANSWER, "a ACK message where MSG was expected"),
         (
             b"RHEF",
             Expect::Opened(1),
-            "a RHE message where OPN was due",
+            "a RHE message where OPN was expected",
         ),
         (b"CLOF", ANSWER, "a CLO message"),
         (b"MSGX", ANSWER, "of the unknown type \"X\""),
@@ -152,7 +152,7 @@ fn the_servers_reason_is_reported() {
     let error = read(ANSWER, &stream).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server broke off its answer: BadEncodingLimitsExceeded (0x80080000)"
+        "the server aborted its answer: BadEncodingLimitsExceeded (0x80080000)"
     );
     let empty = read(ANSWER, &chunk(Kind::Error, b"")).unwrap_err();
     assert!(matches!(empty, Error::Refused(_)), "{empty:?}");

@@ -55,7 +55,7 @@ impl Search<'_> {
         }
         for url in left {
             let reason = format!(
-                "its host was not looked up: a call looks up {LOOK_UPS} names; others follow in the next ones, and addresses need none"
+                "its host was not looked up: a call looks up {LOOK_UPS} names; the next calls look up the others, and addresses need no lookup"
             );
             self.skip(url.as_str(), "hostRewrite", reason);
         }
@@ -220,7 +220,7 @@ fn elsewhere(
     let is_told = answers.is_some() && !application.uri.is_empty();
     (wanted.shared && !is_told).then(|| {
         let reason = format!(
-            "listed as {}, but other applications are listed with this URL, too, and nothing tells which of them answers there",
+            "listed as {}, but other applications are listed with this URL, too, and nothing shows which of them answers there",
             quoted(&application.name)
         );
         ("discoveryUrls", reason)

@@ -85,7 +85,7 @@ fn broken_chunks_are_explained() {
         (sized(65_537), "a chunk of 65537 bytes"),
         (
             abort,
-            "broke off its answer: BadEncodingLimitsExceeded (0x80080000), \"full\"",
+            "aborted its answer: BadEncodingLimitsExceeded (0x80080000), \"full\"",
         ),
         (endless, "more than 256 chunks"),
         (large, "longer than 4194304 bytes"),
@@ -173,7 +173,7 @@ fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
     assert!(
         reasons
             .iter()
-            .any(|reason| reason.contains("lists more servers than are looked at"))
+            .any(|reason| reason.contains("lists more servers than the handler asks"))
     );
     // A million network records of itself.
     let mut lds = Fake::discovery(HOSTILE);

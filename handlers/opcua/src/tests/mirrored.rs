@@ -88,7 +88,7 @@ fn a_url_where_another_application_answers_is_given_to_none_and_each_is_explaine
         .without_endpoints();
     let host = lds.at(FakeHost::new(), "10.1.2.3:4840");
     assert_eq!(discover(&host, &[LDS], "").devices(), []);
-    assert_eq!(count(&host, LDS, "nothing tells which of them"), 2);
+    assert_eq!(count(&host, LDS, "nothing shows which of them"), 2);
 }
 
 #[test]

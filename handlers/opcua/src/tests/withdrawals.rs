@@ -230,7 +230,7 @@ fn an_answer_must_match_channel_request_and_type() {
         (typed(397), Err("the server answered Good")),
         (
             message(b"OPNF", &right[8..]),
-            Err("a OPN message where MSG was due"),
+            Err("a OPN message where MSG was expected"),
         ),
     ] {
         let once = std::cell::Cell::new(false);

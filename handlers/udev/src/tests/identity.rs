@@ -358,7 +358,7 @@ fn devices_with_equal_serial_numbers_have_the_ids_of_their_ports() {
 
 #[test]
 fn ids_that_would_be_equal_are_the_paths() {
-    // Two controllers that only the counter of the kernel tells apart.
+    // Two controllers that only the counter of the kernel distinguishes.
     let path =
         |number: u8| format!("/devices/platform/x/xhci-hcd.{number}.auto/usb{number}/{number}-1");
     let mut host = FakeHost::new();

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
 
-/// Prefix of the names of our sockets.
+/// Prefix of the names of the agent's sockets.
 const SOCKET_PREFIX: &str = "leafhost";
 
 /// Settings for the kubelet of this machine.

@@ -111,8 +111,8 @@ fn held<'a>(
         {
             let held = all.entry(key).or_default();
             held.hashes.insert(device, hash);
-            let made = instance.metadata.creation_timestamp.as_deref();
-            held.since = match (held.since, made) {
+            let created = instance.metadata.creation_timestamp.as_deref();
+            held.since = match (held.since, created) {
                 (Some(one), Some(two)) => Some(one.min(two)),
                 (one, two) => one.or(two),
             };

@@ -92,7 +92,7 @@ fn specs(folder: &SpecDir) -> BTreeMap<String, Spec> {
         .collect()
 }
 
-/// Makes one pass; returns its report and the specs in the folder.
+/// Runs one pass; returns its report and the specs in the folder.
 fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),

@@ -246,7 +246,7 @@ fn a_configuration_whose_resource_the_kubelet_does_not_get_says_so() {
         resources: BTreeMap::from([
             (
                 name("akri.sh/a"),
-                resource(Some("cannot make the socket (EMFILE)")),
+                resource(Some("cannot create the socket (EMFILE)")),
             ),
             (name("akri.sh/b"), resource(None)),
         ]),
@@ -271,7 +271,7 @@ fn a_configuration_whose_resource_the_kubelet_does_not_get_says_so() {
         .iter()
         .map(|one| messages(&one.problems))
         .collect();
-    let told = "pods do not get akri.sh/a: cannot make the socket (EMFILE)";
+    let told = "pods do not get akri.sh/a: cannot create the socket (EMFILE)";
     assert_eq!(problems, [vec![told], vec![]]);
 }
 

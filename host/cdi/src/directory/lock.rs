@@ -27,9 +27,9 @@ impl SpecDir {
             .join(format!(".{}_{}.lock", self.vendor, self.owner));
         // Deny access to other users: whoever can open the file can lock it.
         let mut options = OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(0o600).open(&path);
+        let created = options.write(true).create_new(true).mode(0o600).open(&path);
         let is_file = || fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-        match made {
+        match created {
             Err(error) if error.kind() != ErrorKind::AlreadyExists || !is_file() => {
                 return Err(failed("create", &path, error));
             }

@@ -33,7 +33,7 @@ pub struct Home {
     pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
     pub ledger: Arc<dyn ResourceLedger>,
-    /// Writer of the agent's reports; `None` if operators look on the node.
+    /// Writer of the agent's reports; `None` if operators read the status on the node.
     pub reports: Option<KubeReport>,
     /// Ports for the scheduler's claims; `None` without a scheduler.
     pub claims: Option<ClaimHome>,

@@ -38,7 +38,7 @@ Examples:
   leafhost status instances -o json | jq -r '.[].spec.cdiName'
   leafhost status configuration cameras     last call, devices, what was skipped and why, the lines for podman and pods
   leafhost status instances cameras --unhealthy
-  leafhost status instance cameras-1a2b3c   nodes, who has each slot, properties and attributes of one device
+  leafhost status instance cameras-1a2b3c   nodes, pods of the slots, properties and attributes of one device
   leafhost status slots                     which pod has which device
 ";
 

@@ -25,7 +25,7 @@ const SHARED: [&str; 8] = [
     "state-dir",
 ];
 
-/// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. A flag that belongs to one call has a
+/// Lets each flag be set by an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. A flag that belongs to one call has a
 /// variable with the name of its command, such as `LEAFHOST_STATUS_WATCH`, so that the environment of a program does not
 /// change other commands. The variable of a switch may be `yes`, `off` and the like.
 pub fn with_variables(command: Command, path: &str) -> Command {

@@ -107,7 +107,7 @@ impl ConfigMap {
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             if stem.is_empty() || stem.starts_with('.') || !stem.chars().all(is_plain) {
                 bail!(
-                    "{:?} cannot be a key of a ConfigMap: name the file with letters, digits, '-', '_' and '.'",
+                    "{:?} cannot be a key of a ConfigMap; name the file with letters, digits, '-', '_' and '.'",
                     file.name
                 );
             }
@@ -118,7 +118,7 @@ impl ConfigMap {
             let packed = STANDARD.encode(packed);
             if object.binary_data.insert(key, packed).is_some() {
                 bail!(
-                    "two files are {stem}.wasm, and a ConfigMap can have only one: leave one out"
+                    "two files are {stem}.wasm, and a ConfigMap can have only one; leave one out"
                 );
             }
             if let Some(grants) = &file.grants {
@@ -131,7 +131,7 @@ impl ConfigMap {
             let each = sizes.iter().map(|(size, stem)| format!("{stem} {size}"));
             let each: Vec<String> = each.collect();
             let remedy = if files.len() > 1 {
-                "make several ConfigMaps, each with a --name of its own"
+                "create several ConfigMaps, each with a --name of its own"
             } else {
                 "make the component smaller (opt-level \"s\", lto, strip), or put it into a folder of every node and name that with --handlers-dir"
             };
@@ -245,7 +245,7 @@ mod tests {
         for (files, words) in [
             (
                 vec![half("a.wasm"), half("b.wasm")],
-                "make several ConfigMaps",
+                "create several ConfigMaps",
             ),
             (
                 vec![mk_file("a.wasm", &large, Some(&"x".repeat(MOST / 2)))],

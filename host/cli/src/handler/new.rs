@@ -67,7 +67,7 @@ fn check_name(name: &str) -> Result<()> {
     }
     if TAKEN.split_whitespace().any(|taken| taken == name) {
         bail!(Usage(format!(
-            "a crate cannot be called {name:?}: choose another name"
+            "a crate cannot be called {name:?}; choose another name"
         )));
     }
     Ok(())

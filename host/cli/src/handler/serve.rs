@@ -19,7 +19,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let folder = &args.external_handlers_dir;
     let folder = std::fs::canonicalize(folder).with_context(|| {
         format!(
-            "cannot use the folder {}, which the agent makes; start the agent, or give its folder with --external-handlers-dir DIR",
+            "cannot use the folder {}, which the agent creates; start the agent, or give its folder with --external-handlers-dir DIR",
             folder.display()
         )
     })?;

@@ -41,9 +41,9 @@ pub struct Answer {
 /// Places to look for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Search {
-    /// The agent at this address.
+    /// Agent at this address.
     Address(String),
-    /// The first agent found through these state folders, in this order.
+    /// First agent found through these state folders, in this order.
     Folders {
         dirs: Vec<PathBuf>,
         /// Try the default address last; false if the user named a folder.

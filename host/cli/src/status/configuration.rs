@@ -38,7 +38,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView>
             )
         }
         several => bail!(
-            "several Configurations are called {name}: give one of {}",
+            "several Configurations are called {name}; give one of {}",
             several
                 .iter()
                 .map(|view| format!("{}/{}", view.namespace, view.name))

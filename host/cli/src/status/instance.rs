@@ -1,4 +1,4 @@
-//! Details of one Instance: its nodes, who has its slots, and the properties and attributes of its device.
+//! Details of one Instance: its nodes, the holders of its slots, and the properties and attributes of its device.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a Instance> {
         [one] => Ok(one),
         [] => bail!("no Instance {name}: {}", instead(status, name)),
         several => bail!(
-            "several Instances are called {name}: give one of {}",
+            "several Instances are called {name}; give one of {}",
             several
                 .iter()
                 .map(|one| one.key().to_string())

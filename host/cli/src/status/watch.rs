@@ -108,7 +108,7 @@ async fn show(
     }
 }
 
-/// The terminal's alternate screen, without cursor and line wrap, with keys read at once. Dropping it restores the terminal.
+/// Terminal's alternate screen, without cursor and line wrap, with keys read at once. Dropping it restores the terminal.
 struct Screen {
     /// Terminal settings before.
     keys: Option<Termios>,

@@ -24,7 +24,7 @@ use crate::names::of_manifests;
 /// Time the scheduler gets to place a pod; after that, the slot that the pod waits for may be promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
 
-/// State of the cluster that a plan is made from.
+/// State of the cluster from which a plan is computed.
 #[derive(Debug)]
 pub struct World<'a> {
     /// Configurations.

@@ -18,7 +18,7 @@ pub fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProble
         return vec![FieldProblem::new(
             "spec.brokerProperties",
             format!(
-                "has {size} bytes of names and values, at most {MAX_BROKER_PROPERTIES} are allowed: each Instance has a copy; give larger ones to the containers as files"
+                "has {size} bytes of names and values, at most {MAX_BROKER_PROPERTIES} are allowed: each Instance has a copy; give larger values to the containers as files"
             ),
         )];
     }

@@ -21,7 +21,7 @@ impl Spec {
         let present = fields.into_iter().filter(|(present, _, _)| *present);
         present.map(|(_, name, what)| {
             let message = format!(
-                "{what} are made in a cluster, by its controller; a standalone agent makes none"
+                "{what} are created in a cluster, by its controller; a standalone agent creates none"
             );
             FieldProblem::new(format!("spec.{name}"), message)
         })

@@ -170,7 +170,7 @@ impl Edit {
         Ok(())
     }
 
-    /// Returns true if the object already is as the edit would make it.
+    /// Returns true if the object already has the result of the edit.
     pub fn is_made(&self, instance: &Instance) -> bool {
         let mut again = instance.clone();
         match self {

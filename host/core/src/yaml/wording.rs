@@ -150,7 +150,7 @@ fn has_rust(text: &str) -> bool {
 pub fn template(text: &str, line: Option<usize>) -> Option<String> {
     let begins = |part: &str| part.trim_start().starts_with("{{");
     let is_template = written(text, line).split([':', '-']).any(begins);
-    is_template.then(|| "begins with {{: render the Helm template first".to_owned())
+    is_template.then(|| "begins with {{; render the Helm template first".to_owned())
 }
 
 /// Message for a text with too many maps and lists in each other.

@@ -38,7 +38,7 @@ impl Budget {
     /// after it.
     ///
     /// # Errors
-    /// Says by how much the limit is exceeded, with the remedy.
+    /// Fails if the limit is exceeded; the text says by how much, with the remedy.
     pub fn admit(
         self,
         session: &SessionDevices,

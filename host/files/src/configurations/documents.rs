@@ -330,7 +330,7 @@ fn read_manifest(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());
             if mistake.path == DETAILS && is_nested(&mistake.message) {
-                "must be text: write `discoveryDetails: |` and indent what follows"
+                "must be text; write `discoveryDetails: |` and indent what follows"
                     .clone_into(&mut mistake.message);
             }
             vec![mistake]
@@ -384,7 +384,7 @@ fn name(document: &Value) -> Option<ConfigurationKey> {
 /// Returns the name in the lines before a mistake.
 fn name_before(text: &str, mistake: &Mistake) -> Option<ConfigurationKey> {
     let mut line = mistake.line;
-    // What is open at the mistake may have begun some lines before.
+    // A list, map or text that contains the mistake may begin some lines before it.
     for _ in 0..8 {
         let lines = text.split_inclusive('\n').take(line?.checked_sub(1)?);
         match yaml::Document::read(&lines.collect::<String>()) {

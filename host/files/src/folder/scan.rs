@@ -232,7 +232,7 @@ impl Scan {
         ));
     }
 
-    /// Refuses an empty folder on another file system than before: it is a mount point without its mount, and tells nothing about the files.
+    /// Refuses an empty folder on another file system than before: it is a mount point without its mount, and proves nothing about the files.
     pub fn refuse_if_empty(&mut self) {
         if self.readable && self.found.is_empty() {
             self.readable = false;

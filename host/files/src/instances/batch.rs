@@ -16,7 +16,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Makes a change, which sees the earlier ones. The result holds if the disk accepts it.
+    /// Applies a change after the earlier ones. The result is valid if the disk accepts the change.
     pub fn make(&mut self, change: Change) -> Written {
         let key = change.key();
         let newest = self.instances.get(&key).cloned();

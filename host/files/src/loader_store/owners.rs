@@ -25,7 +25,7 @@ pub fn read(folder: &Path) -> BTreeMap<String, Owner> {
         return BTreeMap::new();
     }
     own_yaml::read(text.as_bytes()).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first existing files have them now");
+        tracing::warn!(%error, "cannot read the owner of each handler's name ({NAME}); each name now belongs to the first file that has it");
         BTreeMap::new()
     })
 }

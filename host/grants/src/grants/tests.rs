@@ -128,7 +128,7 @@ fn some_variables_are_never_granted() {
 fn a_wrong_field_is_named_with_its_path() {
     for (text, path, words) in [
         ("udeev: {}", "udeev", "unknown field"),
-        ("name: 'a b'", "name", "not a name of a handler"),
+        ("name: 'a b'", "name", "not the name of a handler"),
         ("udev: {subsystem: []}", "udev.subsystem", "unknown field"),
         ("udev: {}", "udev", "has no subsystems"),
         (

@@ -39,7 +39,7 @@ const AT_ONCE: usize = 4;
 const REQUEST: Duration = Duration::from_secs(30);
 /// Time to wait for the API server at the start before the other sources of handlers count alone.
 const START: Duration = Duration::from_secs(15);
-/// Number of nodes to assume if the API server does not tell it.
+/// Number of nodes to assume if the API server does not report it.
 const NODES: u64 = 100;
 
 /// Watched handlers.

@@ -57,7 +57,7 @@ pub async fn identify(
             Ok(identity) => {
                 if let Err(error) = memory::write(memory, &identity) {
                     let path = memory.display();
-                    tracing::warn!(%path, %error, "cannot keep the node's identity for a start without the API server");
+                    tracing::warn!(%path, %error, "cannot store the node's identity for a start without the API server");
                 }
                 return Ok(identity);
             }
@@ -86,7 +86,7 @@ pub async fn identify(
 /// State of the Node object of the agent's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NodeObject {
-    /// The Node object that the credentials are bound to, by its uid.
+    /// Node object that the credentials are bound to, by its uid.
     Bound(String),
     /// A Node object that was created later: until the credentials are renewed, policies do not let the agent create objects that belong to
     /// it.

@@ -64,7 +64,7 @@ struct State {
     pruned: BTreeMap<String, Pruned>,
     /// Reasons why watches are interrupted at the moment.
     interrupted: BTreeMap<Scope, String>,
-    /// `None` once a watch has ended, which tells the receivers that no more changes follow.
+    /// `None` once a watch has ended, which informs the receivers that no more changes follow.
     set: Option<watch::Sender<Arc<InstanceSet>>>,
 }
 

@@ -88,7 +88,7 @@ impl Task {
                 self.failures = 0;
                 tracing::debug!(
                     uid,
-                    "the node is unlocked: the pod needs the lock no longer"
+                    "the node is unlocked: the pod no longer needs the lock"
                 );
                 self.take(seen);
                 None

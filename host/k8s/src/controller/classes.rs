@@ -33,7 +33,7 @@ const MAX_RESOURCE: usize = 63;
 /// Maximum length of a class name.
 const MAX_NAME: usize = 253;
 
-/// Keeps the classes forever. Writes nothing while this process does not lead.
+/// Writes the classes until it is cancelled. Writes nothing while this process is not the leader.
 pub async fn keep(
     client: Client,
     ClusterViews {

@@ -38,7 +38,7 @@ const NAMED: usize = 5;
 /// Values of the label `kubernetes.io/hostname` by node; `None` until the nodes were listed.
 pub type Hostnames = Option<Arc<BTreeMap<String, String>>>;
 
-/// Keeps the slices forever. Writes nothing while this process does not lead.
+/// Writes the slices until it is cancelled. Writes nothing while this process is not the leader.
 pub async fn keep(client: Client, views: ClusterViews, hostnames: watch::Receiver<Hostnames>) {
     let (sender, nodes) = watch::channel(None);
     let mut configurations = views.configurations.clone();

@@ -231,7 +231,7 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
             .push("Akri's agents are not installed: install Akri when this is done".to_owned());
     }
     plan.notes.push(
-        "Akri's agents delete the Instances of their nodes when they start, and make new ones: their brokers end and are made again".to_owned(),
+        "Akri's agents delete the Instances of their nodes when they start, and create new ones: their brokers end and are created again".to_owned(),
     );
     plan
 }
@@ -347,7 +347,7 @@ fn notes(seen: &ClusterState) -> Vec<String> {
     }
     for (release, names) in of_releases {
         notes.push(format!(
-            "The Helm release {release} has made the Configurations {}: helm uninstall and helm upgrade of it would delete or change them. \
+            "The Helm release {release} has created the Configurations {}: helm uninstall and helm upgrade of it would delete or change them. \
              docs/from-akri.md says how to remove Akri without them",
             listed(&names)
         ));

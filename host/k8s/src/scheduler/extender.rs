@@ -1,9 +1,10 @@
 //! TLS of an extender that a kube-scheduler reaches over the network: the extender's certificate, and the clients that may call it.
 //!
-//! A Secret holds a CA, which is made once, and the extender's server certificate, which the CA signs and which is renewed. A kube-scheduler trusts
-//! the CA, so a renewal changes nothing for it. The kube-scheduler shows a client certificate that the CA has signed, too, because whoever can call
-//! the extender can bind any pod. All replicas do the same: the first one makes what is missing, and the others read it. Like the webhook's, the
-//! Secret exists before, empty. If it is deleted and created again, running replicas put its former content into it.
+//! A Secret holds a CA, which is created once, and the extender's server certificate, which the CA signs and which is renewed. A
+//! kube-scheduler trusts the CA, so a renewal changes nothing for the kube-scheduler. The kube-scheduler must also show a client certificate
+//! that the CA has signed, because whoever can call the extender can bind any pod. All replicas do the same: the first one creates the
+//! missing keys, and the others read them. As for the webhook, the Secret must exist, and may be empty. If the Secret is deleted and created
+//! again, running replicas put its former content into it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// Interval between two checks of whether the certificate ends soon.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// Keeps the Secret complete and sends the TLS configuration to serve with, without end.
+/// Maintains the Secret, and sends the TLS configuration to serve with, until it is cancelled.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(client, &names.namespace);
     let mut task = CertificateTask {
@@ -61,7 +62,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
                 tracing::warn!(
                     error,
                     secret,
-                    "cannot keep the extender's certificate; retrying"
+                    "cannot maintain the extender's certificate; retrying"
                 );
                 backoff(failures)
             }

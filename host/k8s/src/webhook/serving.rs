@@ -1,9 +1,9 @@
 //! Certificate of a webhook: kept in a Secret, renewed before it expires, and published to the API server.
 //!
-//! Each replica of the webhook does the same: the first one creates the certificate, the others read it. The Secret exists before, empty: a
-//! webhook creates none, since a program that may create Secrets could obtain the token of another account. The Secret holds the
-//! certificates that the API server is to trust, the new one and the one before it, so that both are trusted while replicas change from one
-//! to the other.
+//! Each replica of the webhook does the same: the first one creates the certificate, the others read it. The Secret must exist, and
+//! may be empty: a webhook creates none, since a program that may create Secrets could obtain the token of another account. The Secret holds
+//! the certificates that the API server is to trust, the new one and the one before it, so that both are trusted while replicas change from
+//! one to the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,11 +40,11 @@ const LOOK: Duration = Duration::from_hours(1);
 pub struct Serving {
     /// Private key and certificate.
     pub key: Arc<CertifiedKey>,
-    /// True if the API server was told to trust the certificate.
+    /// True if the API server is configured to trust the certificate.
     pub is_published: bool,
 }
 
-/// Keeps the certificate forever. `webhook` is the name of the `ValidatingWebhookConfiguration`.
+/// Maintains the certificate until it is cancelled. `webhook` is the name of the `ValidatingWebhookConfiguration`.
 pub async fn keep(
     client: Client,
     names: Names,
@@ -87,7 +87,7 @@ pub async fn keep(
                     error,
                     secret = task.names.secret,
                     webhook,
-                    "cannot keep the webhook's certificate; retrying"
+                    "cannot maintain the webhook's certificate; retrying"
                 );
                 Some(Instant::now() + backoff(failures))
             }

@@ -35,7 +35,7 @@ impl Service {
     {
         if claims.len() > MAX_CLAIMS {
             return Err(Status::invalid_argument(format!(
-                "the call has {} claims, at most {MAX_CLAIMS} are taken",
+                "the call has {} claims, at most {MAX_CLAIMS} are accepted",
                 claims.len()
             )));
         }

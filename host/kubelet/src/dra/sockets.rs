@@ -61,10 +61,10 @@ impl Serving {
             ));
         }
         if let Some(folder) = plugin.parent() {
-            let made = DirBuilder::new().recursive(true).mode(0o750).create(folder);
-            made.map_err(|error| {
+            let created = DirBuilder::new().recursive(true).mode(0o750).create(folder);
+            created.map_err(|error| {
                 let folder = folder.display();
-                format!("cannot make the folder {folder} ({error}): run as root")
+                format!("cannot create the folder {folder} ({error}); run as root")
             })?;
         }
         let (called, called_file) = listen(&plugin).await?;

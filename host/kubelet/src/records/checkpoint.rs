@@ -97,7 +97,7 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
     let file = match opened {
         Ok(Some(file)) => file,
         Ok(None) => {
-            let why = "is not a file: remove it and restart the kubelet";
+            let why = "is not a file; remove it and restart the kubelet";
             return Err(refused(why.to_owned()));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -33,7 +33,7 @@ const MOST_CLAIMS: usize = 100_000;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Too many requests, by this or other clients.
-    #[error("the kubelet at {} limits how often PodResources is asked: ask again in a second", .0.display())]
+    #[error("the kubelet at {} limits how often PodResources is asked; ask again in a second", .0.display())]
     Limited(PathBuf),
     /// Any other reason.
     #[error("{what}")]
@@ -199,7 +199,7 @@ fn refusal(socket: &Path, status: &Status) -> Error {
                 "cannot reach PodResources at {at}: the kubelet is not running or uses another folder; set --kubelet-dir"
             ),
             io::ErrorKind::PermissionDenied => {
-                format!("cannot open the PodResources socket {at}: run as root")
+                format!("cannot open the PodResources socket {at}; run as root")
             }
             _ => format!("cannot connect to PodResources at {at}"),
         };

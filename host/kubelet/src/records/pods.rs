@@ -97,7 +97,7 @@ impl PodsFolder {
                 Ok(mut watcher) => self.follow(&mut watcher).await,
                 Err(error) => warn!(
                     %error,
-                    "cannot watch the pods' folders: raise fs.inotify.max_user_instances; the folder is read every 30 s until then"
+                    "cannot watch the pods' folders; raise fs.inotify.max_user_instances; until then the folder is read every 30 s"
                 ),
             }
             // Changes may have gone unnoticed.

@@ -119,7 +119,7 @@ async fn a_refused_registration_is_told_in_the_kubelets_words_and_tried_again() 
     let report = plugin.is(CAMERAS, State::Failed).await;
     assert_eq!(
         problem(&report, CAMERAS),
-        "the kubelet refused the registration, it says \"the ResourceName is invalid \": see the kubelet's log; retrying"
+        "the kubelet refused the registration: \"the ResourceName is invalid \"; see the kubelet's log; retrying"
     );
     *kubelet.state.refusal.lock().unwrap() = None;
     plugin.is(CAMERAS, State::Listed).await;

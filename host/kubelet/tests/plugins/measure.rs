@@ -72,7 +72,7 @@ async fn many_resources() {
             all_listed(&kubelet, count).await;
             let took = start.elapsed();
             let most = kubelet.state.registered.borrow().values().max().copied();
-            println!("{count}: kubelet.sock made to all listed {took:?}, restart {restart}");
+            println!("{count}: kubelet.sock created to all listed {took:?}, restart {restart}");
             println!("{count}: at most {most:?} registrations of one resource");
             println!("{count}: plugin has {} kB", kilobytes_of(child.id()));
         }

@@ -29,7 +29,7 @@ impl Driver {
     }
 }
 
-/// The body of an answer, read from the connection on demand. The connection closes at its end, at its first error, and when it is
+/// Body of an answer, read from the connection on demand. The connection closes at its end, at its first error, and when it is
 /// dropped. The bytes are as the peer sent them: nothing is decompressed.
 pub struct Body {
     open: Option<Open>,

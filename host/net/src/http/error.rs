@@ -170,7 +170,7 @@ impl HttpError {
     }
 }
 
-/// Makes a text that may quote the peer short and single-line.
+/// Shortens a text that may quote the peer, and puts it on a single line.
 pub(super) fn readable(text: &str) -> String {
     const LONGEST: usize = 300;
     let clean = |c: char| if c.is_control() { ' ' } else { c };

@@ -80,7 +80,7 @@ fn headers(
         return refuse("CONNECT asks for a tunnel".into());
     }
     if let Some(name) = REFUSED.iter().find(|name| given.contains_key(*name)) {
-        return refuse(format!("the header {name} is not a handler's to set"));
+        return refuse(format!("a handler may not set the header {name}"));
     }
     let lengths = given.get_all(header::CONTENT_LENGTH);
     let right = |value: &HeaderValue| {

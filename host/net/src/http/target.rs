@@ -180,7 +180,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     let number =
         last.bytes().all(|b| b.is_ascii_digit()) || last.strip_prefix("0x").is_some_and(hex);
     if number {
-        return Err("is an address in a form that is not read; write all four numbers");
+        return Err("is an address in an unsupported form; write all four numbers");
     }
     Ok(())
 }

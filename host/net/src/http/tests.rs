@@ -29,7 +29,7 @@ const LIMITS: Limits = Limits {
     max_body: MAX_BODY,
 };
 
-/// Grants everything except what it is told to deny; records what it was asked.
+/// Grants everything except the given denials; records each question.
 #[derive(Default)]
 struct Guard {
     tls: Tls,

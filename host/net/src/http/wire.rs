@@ -176,7 +176,7 @@ pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
-/// The reading half of a TLS connection whose end without `close_notify` counts as an end: many cameras send none.
+/// Reading half of a TLS connection whose end without `close_notify` counts as an end: many cameras send none.
 pub(super) struct AbruptEnd<R>(pub(super) R);
 
 impl<R: AsyncRead + Unpin> AsyncRead for AbruptEnd<R> {

@@ -151,7 +151,7 @@ impl SlotContext<'_> {
         let usable = self.visible(instance)?;
         if self.new.contains_key(&instance.metadata.uid) {
             return Err(Refusal::Unavailable(format!(
-                "Instance {name} was made a moment ago, and other nodes may claim first what their pods hold of it; try again in {} seconds",
+                "Instance {name} was created a moment ago, and other nodes may first claim the slots that their pods hold; try again in {} seconds",
                 WAIT.as_secs()
             )));
         }

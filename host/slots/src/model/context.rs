@@ -1,4 +1,4 @@
-//! State of this node from which decisions about slots are made.
+//! State of this node from which the slot task decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -70,11 +70,11 @@ struct Held {
 /// Availability of a slot that this node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Availability {
-    /// A container may have it. It stays healthy, since a restarted kubelet admits the container again only then.
+    /// A container may have the slot. The slot stays healthy, because a restarted kubelet admits the container again only then.
     Kept,
-    /// No container has it, and the next may get it.
+    /// No container has the slot, and the next container may get it.
     Idle,
-    /// No container may get it.
+    /// No container may get the slot.
     Barred,
 }
 
@@ -215,7 +215,7 @@ impl OfferBuilder {
             sum.0 += u32::from(computed.has_free && !has_idle);
             sum.1 = true;
         }
-        // The Instances of these are gone; the kubelet still has their ids and must not give them to any pod.
+        // The Instances of these ids are gone; the kubelet still has the ids and must not give them to any pod.
         for (device_id, _) in by_instance.into_values().flatten() {
             if !device_id.resource.is_empty() {
                 let ids = extra.entry(device_id.resource.clone()).or_default();
@@ -346,9 +346,9 @@ impl OfferBuilder {
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     device: Option<Arc<Device>>,
-    /// True if a container that has it may keep it.
+    /// True if a container that has the device may keep it.
     kept: bool,
-    /// True if a container may get it.
+    /// True if a container may get the device.
     offered: bool,
     resources: Option<Resources>,
 }

@@ -37,16 +37,16 @@ pub struct SlotState {
     pub absent: bool,
     /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
     pub kubelet: Option<KubeletRun>,
-    /// True if it was claimed before the machine's last boot, so that no container of then runs any more.
+    /// True if it was claimed before the machine's last boot, so that no container from before the boot still runs.
     pub is_before_boot: bool,
 }
 
 /// Holder of a slot, as far as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// No pod was seen to have it since it was allocated, or since the agent started.
+    /// No pod was seen to have the slot since the slot was allocated, or since the agent started.
     Unseen(Absence),
-    /// The kubelet was seen to have it for these pods.
+    /// The kubelet reported the slot for these pods.
     Seen {
         /// Pods that have it.
         pods: BTreeSet<Pod>,
@@ -78,13 +78,13 @@ impl Absence {
 /// Reason why a slot is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The kubelet had it and has released it.
+    /// The kubelet had the slot and has released it.
     GivenBack,
-    /// The pod that had it is gone.
+    /// The pod that had the slot is gone.
     PodGone,
-    /// No pod was seen to have it for the grace.
+    /// No pod was seen to have the slot during the grace.
     Unclaimed,
-    /// None of the records of the kubelet that was answered has it.
+    /// No record of the kubelet that was answered contains the slot.
     Undelivered,
     /// The allocation was answered with an error.
     Refused,
@@ -107,7 +107,7 @@ impl Reason {
 pub type SlotKey = (InstanceKey, String);
 
 impl SlotState {
-    /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
+    /// Returns true if no answer for the slot reached the kubelet: the kubelet's records in a later snapshot do not have it. An
     /// agent that has ended sends no more answers. After a reboot the records of any kubelet count.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
@@ -117,7 +117,7 @@ impl SlotState {
             && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
     }
 
-    /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
+    /// Returns true if a kubelet before `current` may have given the slot to a pod that still runs: no pod was seen to have it since, and
     /// `current` may have lost its records.
     pub fn is_uncertain(&self, current: Option<KubeletRun>) -> bool {
         matches!(self.holder, Holder::Unseen(_))
@@ -162,7 +162,7 @@ impl Holder {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
-    /// Returns the pods that were seen to have it.
+    /// Returns the pods that were seen to have the slot.
     fn pods(&self) -> Option<&BTreeSet<Pod>> {
         match self {
             Self::Unseen(_) => None,

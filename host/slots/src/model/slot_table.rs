@@ -217,7 +217,7 @@ impl SlotTable {
     }
 
     /// Corrects the slot of a device id if the kubelet's record of the answer names another: several slots were claimed under one id, and only
-    /// the answer tells which of them the container has.
+    /// the answer shows which of them the container has.
     fn settle(&mut self, snapshot: &Snapshot) {
         let slots = snapshot
             .checkpoint

@@ -83,30 +83,30 @@ pub type Served = (String, String);
 /// State of one device id in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// These containers have it.
+    /// These containers have the device id.
     Held(BTreeSet<Pod>),
-    /// No container has it. Only the checkpoint knows init containers, so it must be read for certainty.
+    /// No container has the device id. Only the checkpoint knows init containers, so certainty requires the checkpoint.
     Absent {
         /// True if the checkpoint was read, too.
         certain: bool,
         /// True if the checkpoint was written in the course of this snapshot, so that it has every answer that the kubelet received before.
         rewritten: bool,
     },
-    /// The records do not tell.
+    /// The records do not show the state.
     Unsure,
 }
 
 /// Device id that only the kubelet knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Containers that have it.
+    /// Pods that have the device id.
     pub pods: BTreeSet<Pod>,
-    /// Slot, if the checkpoint has it.
+    /// Slot of the device id, if the checkpoint names it.
     pub slot: Option<String>,
 }
 
 impl Snapshot {
-    /// Returns true if it tells the state: a kubelet answered, or none runs.
+    /// Returns true if the snapshot shows the state: a kubelet answered, or none runs.
     pub fn is_answer(&self) -> bool {
         self.listed.is_some() || self.kubelet_run.is_none()
     }

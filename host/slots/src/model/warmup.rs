@@ -24,7 +24,7 @@ pub struct Warmup {
 }
 
 impl Warmup {
-    /// Takes in the Instances of the store, at `now` of both clocks. Instances that an earlier agent remembered are not new.
+    /// Records the Instances of the store, at `now` of both clocks. Instances that an earlier agent remembered are not new.
     pub fn update(&mut self, set: &InstanceSet, now: Instant, wall: Timestamp) {
         let gone = self.known.keys();
         let gone = gone.filter(|key| !set.instances.contains_key(key));

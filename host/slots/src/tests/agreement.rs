@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Takes in a snapshot; released slots are free then, unless the release cannot be written.
+    /// Records a snapshot; released slots are free then, unless the release cannot be written.
     fn see(&mut self, snapshot: &Snapshot, is_written: bool) {
         let back = self.slot_table.observe(snapshot, GRACE);
         for (device_id, _) in back.into_iter().filter(|_| is_written) {

@@ -1,5 +1,5 @@
 //! Random concurrent events from seeds: pods come and go, other nodes claim, stores fail, devices are unplugged, agents are killed,
-//! kubelets restart and lose their records, Instances are created anew. No slot is ever given twice, and in the end none is lost.
+//! kubelets restart and lose their records, Instances are created again. No slot is ever given twice, and in the end none is lost.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -200,7 +200,7 @@ impl World {
         );
     }
 
-    /// Creates an Instance anew, with the slots that the plan would fill in, or with none.
+    /// Creates an Instance again, with the slots that the plan would fill in, or with none.
     async fn recreate(&mut self) {
         let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
         let mut instance = empty(hash);

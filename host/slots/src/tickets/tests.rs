@@ -82,7 +82,7 @@ struct World {
 }
 
 impl World {
-    /// Makes a world with the Instances `gpu-<hash>`, whose devices are reported.
+    /// Creates a world with the Instances `gpu-<hash>`, whose devices are reported.
     fn new(instances: &[Instance]) -> Self {
         let fixture = Fixture::new(&[("gpu", instances)]);
         let store = Store::default();

@@ -9,12 +9,12 @@ use crate::verdict::hold;
 /// Maximum number of values in a hint.
 const MAX_VALUES: usize = 6;
 
-/// A device and the ancestors that may be looked at, nearest first.
+/// A device and the ancestors that the handler may see, nearest first.
 #[derive(Clone, Copy)]
 pub(super) struct Chain<'a> {
     /// Information about the device.
     pub(super) own: &'a dyn DeviceInfo,
-    /// Information about its ancestors.
+    /// Information about the device's ancestors.
     pub(super) ancestors: &'a [&'a dyn DeviceInfo],
 }
 

@@ -62,7 +62,7 @@ impl Readings {
         });
     }
 
-    /// Makes the decided terms globs, and returns them.
+    /// Restricts the decided terms to globs, and returns these terms.
     pub(super) fn settle(self, rules: &mut [Rule]) -> Vec<Glob> {
         for Glob { rule, term, .. } in &self.globs {
             let index = usize::try_from(*rule).ok();

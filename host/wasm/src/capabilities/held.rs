@@ -1,7 +1,7 @@
 //! Memory that the host holds for a guest, in the resource table and in pending requests; counts as part of the guest's own memory.
 //!
 //! Counts the resources that may hold bytes of a guest's choice, each at its maximum. All others are bounded in number, and none is
-//! larger than about a kilobyte. The sum is computed again when something is added, because the host is not told what a guest drops.
+//! larger than about a kilobyte. The sum is computed again when something is added, because the host is not informed of what a guest drops.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use wasmtime::{Error, ResourceLimiter, Result};

@@ -19,7 +19,7 @@ use crate::output::{discovery, weigh, weigh_error};
 use crate::record::Record;
 use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 
-/// Makes the calls of one session.
+/// Calls the handler for one session.
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
     pub(super) capabilities: Capabilities,

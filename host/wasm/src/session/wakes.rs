@@ -69,7 +69,7 @@ pub(super) struct Pending {
     lost: bool,
     /// Number of events from a failed call: by themselves they are not a reason for another call.
     told_before: usize,
-    /// True if that call was told of lost events, too.
+    /// True if that call was also informed of lost events.
     lost_before: bool,
 }
 
@@ -131,7 +131,7 @@ impl Pending {
         self.lost_before = false;
     }
 
-    /// Restores the events that a failed call was told, without the expired timer.
+    /// Restores the events that a failed call received, without the expired timer.
     pub(super) fn requeue(&mut self, delivered: Self) {
         *self = delivered;
         self.events.retain(|why| *why != CallReason::Timer);

@@ -71,7 +71,7 @@ fn each_address_is_a_candidate_if_the_details_say_all() {
     assert_eq!(
         reasons(&collected),
         [
-            "a at http://[fe80::9]/a: XAddrs: is a link-local IPv6 address, which means another machine on every network"
+            "a at http://[fe80::9]/a: XAddrs: is a link-local IPv6 address, which is another machine on each network"
         ]
     );
 }
@@ -180,11 +180,11 @@ fn left_out_announcements_are_explained() {
         reasons(&collected),
         [
             "pc at 192.168.7.5: types: is not an ONVIF device, but wsdp:Device pub:Computer",
-            "none at 192.168.7.6: XAddrs: announces no address, nor tells one when it is asked for it",
+            "none at 192.168.7.6: XAddrs: announces no address, and names none when it is asked",
             "192.168.7.7: announcement: has no endpoint reference of a usable length",
-            "many at 192.168.7.8: XAddrs: announces 10000 addresses, 16 are looked at",
+            "many at 192.168.7.8: XAddrs: announces 10000 addresses, 16 are tried",
             "loop at http://127.0.0.1/onvif: XAddrs: does not lead to a device",
-            "loop at http://[fe80::1]/onvif: XAddrs: is a link-local IPv6 address, which means another machine on every network",
+            "loop at http://[fe80::1]/onvif: XAddrs: is a link-local IPv6 address, which is another machine on each network",
         ]
     );
 }

@@ -45,14 +45,14 @@ impl Scan<'_> {
         })
     }
 
-    /// Applies the address filters to the addresses that the camera told.
+    /// Applies the address filters to the addresses that the camera reported.
     pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
         let Info { ip, macs, .. } = &camera.info;
         let ip = (!ip.is_empty()).then_some(ip.as_str());
         filter::addresses(self.details, ip, macs)
     }
 
-    /// Reports why a known camera is left out or told less than it could.
+    /// Reports why a known camera is left out or reported less than it could.
     fn explain(&self, count: usize) {
         if count == self.most {
             let reason =
@@ -79,7 +79,7 @@ impl Scan<'_> {
                     self.asker.host.skipped(url, "channels", reason);
                 }
                 Ok(()) if !trouble.is_empty() => {
-                    let reason = format!("is a device, but does not tell all: {trouble}");
+                    let reason = format!("is a device, but does not report everything: {trouble}");
                     self.asker.host.skipped(url, "answer", reason);
                 }
                 Ok(()) => {}

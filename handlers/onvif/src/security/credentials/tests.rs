@@ -68,7 +68,7 @@ fn problems_are_reported_without_values() {
         ),
         (
             vec![("device_credential_list", &br#"["x"]"#[..])],
-            "discovery property \"x\" is named in a list of credentials and not there",
+            "discovery property \"x\" is named in a list of credentials and does not exist",
         ),
         (
             vec![("device_credential_list", br#"["x"]"#), ("x", hunter)],

@@ -43,7 +43,7 @@ pub fn read(args: &RunArgs, description: &Description) -> Result<Input> {
             alone(details(path)?, origin)?
         }
         (None, None) if description.example.is_empty() => bail!(
-            "{} has no example: give details with --details FILE or --configuration FILE",
+            "{} has no example; give details with --details FILE or --configuration FILE",
             description.name
         ),
         (None, None) => alone(description.example.clone(), "its own example".to_owned())?,
@@ -133,7 +133,7 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
     };
     if let Some(other) = fitting.next() {
         bail!(
-            "{} has several Configurations for {handler}, {} and {}: give a file with one",
+            "{} has several Configurations for {handler}, {} and {}; give a file with one",
             path.display(),
             configuration.key,
             other.key

@@ -221,20 +221,20 @@ fn is_account(made: &Fields, written: &Fields) -> bool {
     is_wanted(name) && (alias.is_none() || is_wanted(alias))
 }
 
-/// Returns true if the written list contains every entry that was made.
+/// Returns true if the written list contains every entry that was generated.
 fn has_all(made: &Value, written: &Value) -> bool {
     let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let written = of(written);
     of(made).iter().all(|entry| written.contains(entry))
 }
 
-/// Returns true if the written object contains every field that was made.
+/// Returns true if the written object contains every field that was generated.
 fn has_fields(made: &Value, written: &Value) -> bool {
     let mut made = made.as_object().into_iter().flatten();
     made.all(|(field, value)| written.get(field) == Some(value))
 }
 
-/// Returns true if the resources are those that were made, apart from defaults of the namespace.
+/// Returns true if the resources are those that were generated, apart from defaults of the namespace.
 fn has_resources(made: &Value, written: &Value) -> bool {
     let of = |value: &Value, kind: &str| value.get(kind).cloned().unwrap_or_default();
     let is_kept = |kind: &str, defaults: &Value| {

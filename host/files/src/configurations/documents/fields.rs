@@ -52,7 +52,7 @@ const REFERENCE: &[&str] = &["name", "namespace", "key", "optional"];
 #[derive(Debug)]
 pub struct Unknown {
     parent: String,
-    /// The parent with `[]` for each index, as in [`KNOWN`].
+    /// Parent with `[]` for each index, as in [`KNOWN`].
     place: String,
     name: String,
 }

@@ -436,9 +436,9 @@ spec:
 #[test]
 fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
     let ignored = [
-        "f.yaml:21: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
-        "f.yaml:23: spec.instanceServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
-        "f.yaml:24: spec.configurationServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:21: spec.brokerSpec: brokers are created in a cluster, by its controller; a standalone agent creates none",
+        "f.yaml:23: spec.instanceServiceSpec: services are created in a cluster, by its controller; a standalone agent creates none",
+        "f.yaml:24: spec.configurationServiceSpec: services are created in a cluster, by its controller; a standalone agent creates none",
     ];
     for (from, to, expected) in [
         ("", "", None),
@@ -549,11 +549,11 @@ fn messages_of_the_reader_say_what_to_write_instead() {
     for (text, expected) in [
         (
             good("a") + "    discoveryDetails:\n      a: 1\n",
-            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text; write `discoveryDetails: |` and indent what follows",
         ),
         (
             good("a") + "    discoveryDetails: [1]\n",
-            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text; write `discoveryDetails: |` and indent what follows",
         ),
         (
             spec("\tcapacity: 1"),
@@ -569,15 +569,15 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         ),
         (
             format!("{{{{- if .Values.udev }}}}\n{}", good("a")),
-            "f.yaml:1: begins with {{: render the Helm template first",
+            "f.yaml:1: begins with {{; render the Helm template first",
         ),
         (
             format!("{{{{ .Values.udev }}}}\n{}", good("a")),
-            "f.yaml:1: begins with {{: render the Helm template first",
+            "f.yaml:1: begins with {{; render the Helm template first",
         ),
         (
             spec("  capacity: {{ .Values.capacity }}"),
-            "f.yaml:6: begins with {{: render the Helm template first",
+            "f.yaml:6: begins with {{; render the Helm template first",
         ),
         (
             "kind: Configuration\n".to_owned(),

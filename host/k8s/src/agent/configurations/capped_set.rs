@@ -55,7 +55,7 @@ pub struct Object<T> {
     pub bytes: usize,
     /// Description to report if the object is left out.
     pub mention: LeftOutSummary,
-    /// Value made from the object.
+    /// Value computed from the object.
     pub value: T,
 }
 
@@ -114,7 +114,7 @@ struct LeftOutGroup {
     unnamed: HashSet<u64>,
 }
 
-/// The taken objects, and a record of the left-out ones.
+/// Taken objects, and a record of the left-out ones.
 #[derive(Debug)]
 pub struct CappedSet<T> {
     held: BTreeMap<Name, Object<T>>,

@@ -31,7 +31,7 @@ const UNUSED: [&str; 3] = [
     "configurationServiceSpec",
 ];
 
-/// The taken objects, and those of a list that is being read.
+/// Taken objects, and those of a list that is being read.
 #[derive(Debug, Default)]
 pub struct ConfigurationIndex {
     taken: CappedSet<Entry>,

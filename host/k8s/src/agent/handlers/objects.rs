@@ -167,7 +167,7 @@ impl Objects {
         self.used().filter_map(|(_, object)| object.due).min()
     }
 
-    /// Returns at most `most` names of objects that are due; they are not due any more.
+    /// Takes at most `most` names of objects that are due, so that these objects are no longer due.
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<String> {
         let is_due = |object: &Object| object.due.is_some_and(|due| due <= now);
         let due = self.used().filter(|(_, object)| is_due(object));

@@ -23,7 +23,7 @@ pub enum Known {
     Unreadable(String),
 }
 
-/// Outcome of reading an object; the error tells why the API server did not answer.
+/// Outcome of reading an object; the error is the reason why the API server did not answer.
 pub type Outcome = Result<Known, String>;
 
 /// State of each wanted object, with the keys it was read for. Objects not read yet are absent.

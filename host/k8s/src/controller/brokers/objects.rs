@@ -25,8 +25,8 @@ use crate::controller::left_over::has_some;
 use crate::index;
 use crate::watch::Watch;
 
-/// Behavior of the controller while a watch fails, as told in the log.
-const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
+/// Behavior of the controller while a watch fails, as described in the log.
+const MAKES_NONE: &str = "the controller tries again, and creates no brokers before";
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
@@ -51,14 +51,14 @@ pub async fn follow(
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
     let services: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
-    let made = format!("{CONTROLLER_LABEL}={GROUP}");
-    let services = Watch::new(services).labels(&made);
+    let selector = format!("{CONTROLLER_LABEL}={GROUP}");
+    let services = Watch::new(services).labels(&selector);
     let all_templates: Api<ResourceClaimTemplate> = Api::all(client.clone());
     let templates: Api<PartialObjectMeta<ResourceClaimTemplate>> = Api::all(client);
-    let templates = Watch::new(templates).labels(&made);
+    let templates = Watch::new(templates).labels(&selector);
     let shown = (Parts::default(), sender);
     let templates = async {
-        if !has_some(&all_templates, &ListParams::default().labels(&made)).await {
+        if !has_some(&all_templates, &ListParams::default().labels(&selector)).await {
             show(Kind::ClaimTemplate, &BTreeMap::new(), &shown);
             let uses_claims =
                 |set: &Arc<ManifestSet>| set.manifests.values().any(|one| has_claims(one));

@@ -68,7 +68,7 @@ fn state(pod: &Pod) -> PodState {
     let owner = owners.find(|owner| owner.controller == Some(true));
     let labels = pod.labels();
     // Pods of a broker's job have only the label of the Instance.
-    let is_made = labels
+    let is_created = labels
         .get(CONTROLLER_LABEL)
         .is_some_and(|value| value == GROUP);
     PodState {
@@ -77,7 +77,7 @@ fn state(pod: &Pod) -> PodState {
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         is_ending: has_ended || metadata.deletion_timestamp.is_some(),
         is_mirror: pod.annotations().contains_key(MIRROR),
-        is_broker: is_made || labels.contains_key(INSTANCE_LABEL),
+        is_broker: is_created || labels.contains_key(INSTANCE_LABEL),
         owner: owner.map(|owner| owner.kind.clone()),
     }
 }

@@ -332,7 +332,7 @@ fn an_operator_is_told_what_helm_would_delete_and_which_fields_are_unknown() {
     configuration.data["spec"]["instanceServiceSpec"] = json!({"porst": []});
     let notes = from_akri(&seen).notes;
     for words in [
-        "The Helm release akri has made the Configurations default/cams: helm uninstall",
+        "The Helm release akri has created the Configurations default/cams: helm uninstall",
         "spec.instanceServiceSpec.porst: ",
     ] {
         assert!(

@@ -63,8 +63,8 @@ pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String>
         Some(authority) => authority,
         None => Authority::make(&mut renewed, now)?,
     };
-    let made = authority.sign_server(dns, now)?;
-    let (chain, key) = (made.chain.as_bytes(), made.key.as_bytes());
+    let signed = authority.sign_server(dns, now)?;
+    let (chain, key) = (signed.chain.as_bytes(), signed.key.as_bytes());
     certificates::put(&mut renewed, &[(CHAIN, chain), (KEY, key)]);
     // An unusable certificate would be renewed again and again.
     let read = certificates::read(&renewed, CHAIN, KEY);
@@ -123,7 +123,7 @@ impl Authority {
         authority.ok_or_else(unusable).map(Some)
     }
 
-    /// Makes a CA and puts it into a Secret.
+    /// Creates a CA and puts it into a Secret.
     fn make(secret: &mut Secret, now: Timestamp) -> Result<Self, String> {
         let key = KeyPair::generate().map_err(said)?;
         let params = ca(now)?;
@@ -131,25 +131,25 @@ impl Authority {
         let key = key.serialize_pem();
         let values = [(TRUSTED, chain.as_bytes()), (TRUSTED_KEY, key.as_bytes())];
         certificates::put(secret, &values);
-        let made = Self::of(secret)?;
-        made.ok_or_else(|| "the created certificate is not a CA; this is a bug".to_owned())
+        let authority = Self::of(secret)?;
+        authority.ok_or_else(|| "the created certificate is not a CA; this is a bug".to_owned())
     }
 
-    /// Makes a server certificate for an extender with the DNS name `dns`.
+    /// Creates a server certificate for an extender with the DNS name `dns`.
     fn sign_server(&self, dns: &str, now: Timestamp) -> Result<Made, String> {
         let names = vec![dns.to_owned()];
         let params = certificates::params(EXTENDER, names, DAYS, now).map_err(said)?;
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Makes a client certificate for a scheduler, valid for `days` days.
+    /// Creates a client certificate for a scheduler, valid for `days` days.
     pub fn sign_client(&self, days: i64, now: Timestamp) -> Result<Made, String> {
         let params = certificates::params(CLIENT, Vec::new(), days, now).map_err(said)?;
-        let made = self.sign(params, ExtendedKeyUsagePurpose::ClientAuth, now)?;
-        let own = CertificateDer::from_pem_slice(made.chain.as_bytes());
+        let signed = self.sign(params, ExtendedKeyUsagePurpose::ClientAuth, now)?;
+        let own = CertificateDer::from_pem_slice(signed.chain.as_bytes());
         let own = own.map_err(|error| text::chain(&error))?;
         let verified = self.clients()?.verify_client_cert(&own, &[], time(now));
-        verified.map(|_| made).map_err(|_| foreign())
+        verified.map(|_| signed).map_err(|_| foreign())
     }
 
     fn sign(

@@ -20,17 +20,17 @@ use crate::certificates;
 const PORT: &str = "https";
 /// Remedy for an object that is missing.
 const CHART: &str =
-    "let the chart make it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)";
+    "let the chart create it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)";
 
-/// Reason that no entry can be made, with the remedy.
+/// Reason that no entry can be created, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EntryError(String);
 
 /// Returns the entry as YAML, with a new client certificate that is valid for at least `days` days. Reads with the caller's rights.
 pub async fn entry(client: &Client, names: &Names, days: u32) -> Result<String, EntryError> {
-    let made = make(client, names, days).await;
-    made.map_err(EntryError)
+    let entry = make(client, names, days).await;
+    entry.map_err(EntryError)
 }
 
 async fn make(client: &Client, names: &Names, days: u32) -> Result<String, String> {
@@ -50,7 +50,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
     let now = Timestamp::now();
     // Valid until the start of the following day, so never shorter than `days`.
     let days = i64::from(days) + 1;
-    let made = authority.sign_client(days, now).map_err(unusable)?;
+    let signed = authority.sign_client(days, now).map_err(unusable)?;
     let bytes = |text: String| ByteString(text.into_bytes());
     let document = json!({"extenders": [{
         // A static kube-scheduler does not use the cluster's DNS.
@@ -68,8 +68,8 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
         "tlsConfig": {
             "serverName": names.dns(),
             "caData": bytes(authority.chain),
-            "certData": bytes(made.chain),
-            "keyData": bytes(made.key),
+            "certData": bytes(signed.chain),
+            "keyData": bytes(signed.key),
         },
     }]});
     let text = yaml::write(&document)
@@ -98,7 +98,7 @@ async fn address(client: &Client, names: &Names) -> Result<SocketAddr, String> {
     let address: Option<IpAddr> = spec.cluster_ip.and_then(|address| address.parse().ok());
     let address = address.ok_or_else(|| {
         format!(
-            "the Service {name} has no address in spec.clusterIP; make it one of the type ClusterIP, as that of the chart"
+            "the Service {name} has no address in spec.clusterIP; set its type to ClusterIP, as the chart does"
         )
     })?;
     let ports = spec.ports.unwrap_or_default();

@@ -140,7 +140,7 @@ fn no_file_is_no_checkpoint_and_a_folder_or_socket_is_an_error() {
     let _listener = UnixListener::bind(&socket).unwrap();
     for path in [folder.path(), socket.as_path()] {
         let error = read_checkpoint(path).unwrap_err().to_string();
-        let expected = " is not a file: remove it and restart the kubelet";
+        let expected = " is not a file; remove it and restart the kubelet";
         assert!(error.ends_with(expected), "{error}");
     }
 }

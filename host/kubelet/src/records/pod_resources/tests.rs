@@ -225,7 +225,7 @@ fn a_socket_that_is_not_for_us_asks_for_root() {
     let error = refusal(Path::new("/s"), &denied);
     assert_eq!(
         error.to_string(),
-        "cannot open the PodResources socket /s: run as root"
+        "cannot open the PodResources socket /s; run as root"
     );
 }
 
@@ -287,7 +287,7 @@ async fn what_the_kubelet_says_is_told_apart() {
     let cases = [
         (
             Status::resource_exhausted("rejected by rate limit"),
-            " limits how often PodResources is asked: ask again in a second",
+            " limits how often PodResources is asked; ask again in a second",
         ),
         (
             Status::unimplemented("unknown service"),

@@ -100,7 +100,7 @@ async fn a_look_that_told_nothing_frees_nothing() {
         mute.listed = None;
         assert_eq!(slot_table.observe(&mute, GRACE), []);
     }
-    // Only the checkpoint has init containers; one that was not written anew may name a pod that has ended.
+    // Only the checkpoint has init containers; one that was not written again may name a pod that has ended.
     let mut unsure = snapshot(1, &[(&device_id, "p")]);
     unsure.listed = Some(BTreeMap::new());
     unsure.checkpoint.as_mut().unwrap().fresh = false;

@@ -72,7 +72,7 @@ impl Arguments {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let folder = tempfile::tempdir().context("cannot make a folder")?;
+    let folder = tempfile::tempdir().context("cannot create a folder")?;
     let (mut serving, mut handles) = (JoinSet::new(), Vec::new());
     for number in 0..arguments.count {
         let (server, handle, listener) = arguments.of(number).listen(folder.path()).await?;
