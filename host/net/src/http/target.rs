@@ -7,7 +7,7 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use super::HttpError;
-use crate::policy::is_host;
+use crate::policy::{is_host, is_peer};
 
 /// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,12 +148,6 @@ impl Host {
             Self::Name(_) => None,
         }
     }
-}
-
-/// Returns true if the address can be a peer: the kernel takes the unspecified address for this machine.
-pub(super) fn is_peer(ip: IpAddr) -> bool {
-    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-    !ip.is_unspecified() && !ip.is_multicast() && !broadcast
 }
 
 /// Returns the index of a zone. A zone is written after `%25`; some peers and programs write it after `%` alone.
