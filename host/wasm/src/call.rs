@@ -12,7 +12,6 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::text::clean;
 use leafhost_grants::Limits;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
@@ -113,23 +112,12 @@ impl Host {
         let engine = self.engine.clone();
         let ticker = self.ticker.clone();
         let run = async move { metered(&record.cpu, &ticker, run(&engine, call, finish)).await };
-        let stop = CancellationToken::new();
-        // Stops the guest if the caller drops the future.
-        let _end = stop.clone().drop_guard();
-        match self.threads.run(run, stop).await {
-            Ok(Some(ended)) => ended,
-            Ok(None) => not_made("the call was cancelled".to_owned()),
-            Err(why) => not_made(clean(&why, MAX_TEXT)),
-        }
-    }
-}
-
-/// Creates the result of a call that failed for a reason other than the guest.
-fn not_made<T>(why: String) -> Finished<T> {
-    Finished {
-        answer: Err(Fault::new(FaultReason::Host, why)),
-        queued: Duration::ZERO,
-        wall: Duration::ZERO,
+        let ended = self.threads.run(run).await;
+        ended.unwrap_or_else(|why| Finished {
+            answer: Err(Fault::new(FaultReason::Host, clean(&why, MAX_TEXT))),
+            queued: Duration::ZERO,
+            wall: Duration::ZERO,
+        })
     }
 }
 
