@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leafhost_core::session::{Opening, Outcome, Report, Session};
 use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN};
 use leafhost_core::wait::until;
-use leafhost_net::Datagram;
+use leafhost_net::{Datagram, Received};
 use leafhost_udev::Event;
 use tokio::time::Instant;
 
@@ -221,11 +221,11 @@ impl WakingSession {
                 SessionEvent::Network if self.wakes.network => {
                     self.pending.push(CallReason::Network);
                 }
-                SessionEvent::Datagram(datagram) => self.datagram(datagram),
-                SessionEvent::DatagramsLost if !self.wakes.multicast.is_empty() => {
+                SessionEvent::Group(Received::Datagram(datagram)) => self.datagram(datagram),
+                SessionEvent::Group(Received::Lost) if !self.wakes.multicast.is_empty() => {
                     self.pending.lose();
                 }
-                SessionEvent::Network | SessionEvent::DatagramsLost => {}
+                SessionEvent::Network | SessionEvent::Group(Received::Lost) => {}
             }
         }
     }
