@@ -208,15 +208,13 @@ impl Policy {
         } else {
             format!("send a request for {host:?} to")
         };
-        let denied = match self.by_net(&what, "http", nets, address) {
-            Ok(()) => return Ok(()),
-            Err(denied) => denied,
-        };
-        let is_named = self.named(host).any(|ports| ports.contain(address.port()));
-        match self.view() {
-            Ok(view) if is_named && view.specials(address.ip()).next().is_none() => Ok(()),
-            _ => Err(denied),
-        }
+        self.by_net(&what, "http", nets, address).or_else(|denied| {
+            let is_named = self.named(host).any(|ports| ports.contain(address.port()));
+            match self.view() {
+                Ok(view) if is_named && view.specials(address.ip()).next().is_none() => Ok(()),
+                _ => Err(denied),
+            }
+        })
     }
 
     /// Checks that the name may be looked up: it matches `names`, or an `http` entry has it. An address written as text is not a name and is
