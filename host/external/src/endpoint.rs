@@ -22,7 +22,6 @@ const MAX_TEXT: usize = 4095;
 /// Maximum length of the file name made of an endpoint, in bytes; the handler's name is a part of that file name, too.
 const MAX_NAME: usize = 180;
 
-/// A connection to a handler.
 pub type Connection = Either<UnixStream, TcpStream>;
 
 /// Reason why an endpoint is not used.
@@ -36,7 +35,6 @@ pub enum Error {
     Unreachable {
         /// Display form of the endpoint.
         at: String,
-        /// Error of the connection attempt.
         source: io::Error,
     },
     /// The connection that was made to this endpoint at registration no longer holds.

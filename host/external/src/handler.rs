@@ -15,7 +15,6 @@ use crate::registrations::{First, FirstConnection, Registered, SessionEvent, Sou
 use crate::threads::Quota;
 use crate::wire;
 
-/// A handler that is registered.
 #[derive(Debug, Clone)]
 pub struct ExternalHandler {
     pub target: Target,
@@ -105,7 +104,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the target of a handler with these grants.
     pub fn new(
         shared: Arc<Shared>,
         source: String,

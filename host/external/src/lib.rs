@@ -69,7 +69,6 @@ pub struct Config {
     pub network: Result<leafhost_net::Network, String>,
 }
 
-/// State that tasks, handlers and sessions share.
 #[derive(Debug)]
 struct Shared {
     folder: Folder,
@@ -89,7 +88,6 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns the path of the registration socket.
     fn socket(&self) -> PathBuf {
         self.folder.path().join(SOCKET)
     }

@@ -67,7 +67,6 @@ impl Session for ExternalSession {
     }
 }
 
-/// State of a session.
 struct Course {
     handler: Arc<ExternalHandler>,
     spec: SessionSpec,
@@ -399,7 +398,6 @@ impl Open {
 enum End {
     /// No connection could be made or kept.
     Lost(String),
-    /// The handler ended the stream.
     Done,
     /// The handler or the connection ended the stream with this status.
     Status(Status),

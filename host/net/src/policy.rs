@@ -317,7 +317,6 @@ impl Policy {
         Ok(())
     }
 
-    /// Returns the view of the current interfaces.
     fn view(&self) -> Result<Arc<View>, NetworkError> {
         let now = self.shared.network.interfaces()?;
         let mut seen = self

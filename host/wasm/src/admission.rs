@@ -9,7 +9,6 @@ pub(crate) const OF_HANDLER: usize = 4;
 /// Maximum number of concurrent calls of all handlers, besides one per handler; further calls wait.
 const OF_ALL: usize = 12;
 
-/// Admits the calls of one handler.
 #[derive(Debug)]
 pub(crate) struct HandlerQuota {
     calls: Arc<Semaphore>,

@@ -30,7 +30,6 @@ use seal::{HEAD, KEY};
 
 /// Maximum size of all entries, in bytes: the native code of one component may take half of it.
 const BYTES: u64 = 512 << 20;
-/// Name of the key file.
 const KEY_FILE: &str = "key";
 /// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
@@ -168,7 +167,6 @@ impl Cache {
     }
 }
 
-/// Loads native code.
 #[allow(
     unsafe_code,
     reason = "the engine cannot tell forged native code from its own; every caller has code that this agent's compiler \

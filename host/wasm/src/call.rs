@@ -71,13 +71,9 @@ pub(crate) type Work<T> = Box<
         + Send,
 >;
 
-/// Input of a call.
 pub(crate) struct Call<T> {
-    /// Linked component.
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
-    /// Data of the store.
     pub(crate) state: CallState,
-    /// Resource limits of the call.
     pub(crate) limits: Limits,
     /// Name of the called function, if the call is made while the handler is loaded. The grants do not raise the time of such a call.
     pub(crate) loading: Option<&'static str>,
@@ -87,11 +83,9 @@ pub(crate) struct Call<T> {
     pub(crate) admitted: Admitted,
     /// `Instant` at which the call was requested.
     pub(crate) asked: tokio::time::Instant,
-    /// Work of the guest.
     pub(crate) work: Work<T>,
 }
 
-/// Result of a call.
 pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
     /// Time from the request to the start of the guest.

@@ -52,7 +52,6 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Creates a guest with its grants.
     pub(crate) fn new(
         host: Arc<Host>,
         pre: DiscoveryHandlerPre<CallState>,
@@ -178,7 +177,6 @@ impl Guest {
     }
 }
 
-/// A loaded handler.
 pub(crate) struct LoadedHandler {
     pub(crate) guest: Arc<Guest>,
     pub(crate) description: Description,

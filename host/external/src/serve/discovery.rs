@@ -12,7 +12,6 @@ use tonic::Status;
 use super::Ended;
 use crate::proto::{self, DeviceSpec, DiscoverResponse, Mount};
 
-/// A stream of sets.
 pub struct Discovering {
     session: Box<dyn Session>,
     is_available: watch::Receiver<bool>,

@@ -9,7 +9,6 @@ use http::uri::PathAndQuery;
 use super::HttpError;
 use crate::policy::{is_host, is_peer};
 
-/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: Host,
@@ -18,7 +17,6 @@ pub(super) struct Target {
     pub(super) path: PathAndQuery,
 }
 
-/// Host of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Host {
     /// Address with port 0, and with the index of its interface if it is link-local.

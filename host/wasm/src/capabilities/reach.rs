@@ -29,7 +29,6 @@ const UNASKED: u32 = 64;
 /// Period of the limit [`UNASKED`].
 const UNASKED_TIME: Duration = Duration::from_millis(10);
 
-/// Network access of one call.
 pub(crate) struct NetworkAccess {
     policy: Result<Policy, String>,
     names: Names,
@@ -75,7 +74,6 @@ impl NetworkAccess {
             .map_err(|reason| self.deny(&format!("{asked}: {reason}")))
     }
 
-    /// Returns the resolver of names.
     pub(super) fn names(&self) -> &Names {
         &self.names
     }
@@ -85,7 +83,6 @@ impl NetworkAccess {
         self.policy.is_ok()
     }
 
-    /// Records a denial.
     pub(super) fn deny(&self, what: &str) -> Denied {
         self.record.deny(what);
         Denied(what.to_owned())
@@ -216,7 +213,6 @@ impl NetworkAccess {
         count(&mut used.looked_up, LOOK_UPS, "look up", "names")
     }
 
-    /// Records denials.
     pub(super) fn deny_all(&self, list: &[Denied]) {
         for denied in list {
             self.deny(&denied.0);

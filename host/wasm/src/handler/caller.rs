@@ -18,7 +18,6 @@ use crate::output::{discovery, weigh, weigh_error};
 use crate::record::Record;
 use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 
-/// Makes the calls of one session.
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
     pub(super) sources: WakeSources,

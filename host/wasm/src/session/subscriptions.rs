@@ -16,7 +16,6 @@ use crate::timeouts::NETWORK_SETTLE;
 /// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
 const MAX_EVENTS: usize = 256;
 
-/// An event for a session.
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
     /// A device event, or one for lost ones.
@@ -27,12 +26,9 @@ pub(super) enum SessionEvent {
     Group(Received),
 }
 
-/// Subscriptions of a session.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    /// Device events.
     pub(crate) devices: Option<DeviceSubscription>,
-    /// Changes of the network.
     pub(crate) network: Option<NetworkSubscription>,
     /// Datagrams of the granted groups.
     pub(crate) groups: Option<Box<dyn GroupSubscription>>,
