@@ -114,10 +114,8 @@ impl NetworkAccess {
             if unbound {
                 policy.send_unbound(address)?;
             }
-            Ok(())
+            count(&mut self.used().sent, SENDS, "send", "datagrams")
         })?;
-        let counted = count(&mut self.used().sent, SENDS, "send", "datagrams");
-        counted.map_err(|denied| self.deny(&denied.0))?;
         let mut used = self.used();
         if used.asked.len() < ASKED && !used.asked.contains(&address) {
             used.asked.push(address);
@@ -127,9 +125,10 @@ impl NetworkAccess {
 
     /// Checks that a connection to the address may be made.
     pub(super) fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
-        self.ask("connect", |policy| policy.connect(address))?;
-        let counted = self.count_connection();
-        counted.map_err(|denied| self.deny(&denied.0))
+        self.ask("connect", |policy| {
+            policy.connect(address)?;
+            self.count_connection()
+        })
     }
 
     fn count_connection(&self) -> Result<(), Denied> {
