@@ -223,12 +223,8 @@ fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     let known = read_key(folder);
     *key = known.unwrap_or(*key);
     restricted?;
-    for entry in std::fs::read_dir(folder)?.flatten() {
-        // Left over from an agent that was killed.
-        if atomic::is_temporary(&entry.file_name().to_string_lossy()) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
+    // Removes what an agent that was killed has left.
+    atomic::open(folder)?;
     if known.is_none() {
         return atomic::write(folder, KEY_FILE, key);
     }
