@@ -23,11 +23,7 @@ pub(crate) fn shared() -> Arc<Semaphore> {
 }
 
 /// Permits of an admitted call; released on drop.
-#[derive(Debug)]
-pub(crate) struct Admitted {
-    _call: Option<OwnedSemaphorePermit>,
-    _permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) type Admitted = [Option<OwnedSemaphorePermit>; 2];
 
 impl HandlerQuota {
     /// Creates the quota of a new handler, besides the permits of [`shared`].
@@ -48,10 +44,7 @@ impl HandlerQuota {
             permit = Arc::clone(&self.own).acquire_owned() => permit,
             permit = Arc::clone(&self.shared).acquire_owned() => permit,
         };
-        Admitted {
-            _call: call.ok(),
-            _permit: permit.ok(),
-        }
+        [call.ok(), permit.ok()]
     }
 }
 
