@@ -101,7 +101,7 @@ pub fn write_with(
 }
 
 /// Returns true if a file of this name was being written when a process ended.
-pub fn is_temporary(name: &str) -> bool {
+fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY)
 }
 

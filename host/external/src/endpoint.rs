@@ -22,7 +22,6 @@ const MAX_TEXT: usize = 4095;
 /// Maximum length of the file name that is derived from an endpoint, in bytes; the handler's name is a part of that file name, too.
 const MAX_NAME: usize = 180;
 
-/// A connection to a handler.
 pub type Connection = Either<UnixStream, TcpStream>;
 
 /// Reason why an endpoint is not used.
@@ -36,7 +35,6 @@ pub enum Error {
     Unreachable {
         /// Display form of the endpoint.
         at: String,
-        /// Error of the connection attempt.
         source: io::Error,
     },
     /// The connection that was made to this endpoint at registration no longer holds.
@@ -136,7 +134,7 @@ impl Endpoint {
                     Ok(Either::Left(stream))
                 }
                 Self::Network(address) => {
-                    check(*address, policy)?;
+                    self.check(policy)?;
                     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
                     // gRPC servers refuse frequent pings; TCP keepalive also detects a machine that is gone.
                     let keepalive = TcpKeepalive::new()
@@ -160,10 +158,20 @@ impl Endpoint {
 
     /// Checks that the grants allow a connection to the endpoint.
     pub fn check(&self, policy: Option<&Policy>) -> Result<(), Error> {
-        match self {
-            Self::Socket(_) => Ok(()),
-            Self::Network(address) => check(*address, policy),
-        }
+        let Self::Network(address) = self else {
+            return Ok(());
+        };
+        let allowed = match policy {
+            Some(policy) => policy.connect(*address).map_err(|denied| denied.0),
+            None => Err(format!(
+                "connect to {address}: the grant `network` is missing"
+            )),
+        };
+        allowed.map_err(|denied| {
+            Error::Refused(format!(
+                "{denied}; `network.tcp` in the handler's grants file lists where it may serve"
+            ))
+        })
     }
 
     /// Returns the endpoint in a form that fits into a file name.
@@ -177,20 +185,6 @@ impl Endpoint {
             Self::Network(address) => address.to_string(),
         }
     }
-}
-
-fn check(address: SocketAddr, policy: Option<&Policy>) -> Result<(), Error> {
-    let denied = match policy {
-        Some(policy) => policy.connect(address).err().map(|denied| denied.0),
-        None => Some(format!(
-            "connect to {address}: the grant `network` is missing"
-        )),
-    };
-    denied.map_or(Ok(()), |denied| {
-        Err(Error::Refused(format!(
-            "{denied}; `network.tcp` in the handler's grants file lists where it may serve"
-        )))
-    })
 }
 
 fn unusable(path: &Path, folder: &Folder, why: folder::Error) -> Error {

@@ -11,7 +11,6 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use tokio::net::UnixStream;
 
-/// The folder of external handlers.
 #[derive(Debug, Clone)]
 pub struct Folder {
     /// Path as configured.
@@ -23,10 +22,8 @@ pub struct Folder {
 /// Reason why there is no usable socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The path is not in the folder.
     #[error("is not in the folder of external handlers")]
     Outside,
-    /// The path has a link.
     #[error("is a symbolic link, or its path contains one")]
     Link,
     /// The system call failed, or there is no such file or it is not a socket.
@@ -121,7 +118,6 @@ fn is(found: &FileStat, kind: SFlag) -> bool {
 }
 
 impl Socket {
-    /// Connects to the opened socket.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         UnixStream::connect(format!("/proc/self/fd/{}", self.file.as_raw_fd())).await
     }

@@ -1,9 +1,13 @@
-//! A registered handler: its grants and its connection.
+//! A registered handler: the port `Handler`, its grants and its connection.
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
-use leafhost_core::ports::{LoadError, SourceFile};
+use leafhost_core::ports::{Handler, LoadError, SourceFile};
+use leafhost_core::session::{Session, SessionSpec};
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
 use tonic::transport::Channel;
@@ -12,10 +16,10 @@ use crate::Shared;
 use crate::endpoint::{Connection, Error};
 use crate::paced::paced;
 use crate::registrations::{First, FirstConnection, Registered, SessionEvent, Source};
+use crate::session::ExternalSession;
 use crate::threads::Quota;
 use crate::wire;
 
-/// A handler that is registered.
 #[derive(Debug, Clone)]
 pub struct ExternalHandler {
     pub target: Target,
@@ -93,6 +97,42 @@ impl ExternalHandler {
     }
 }
 
+#[async_trait]
+impl Handler for ExternalHandler {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        Some(&self.endpoint)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn is_named(&self) -> bool {
+        self.grants.name.is_some()
+    }
+
+    fn most_devices(&self) -> usize {
+        usize::try_from(self.grants.limits.devices).unwrap_or(usize::MAX)
+    }
+
+    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        // Akri's handlers report invalid details only when they are asked for devices.
+        Ok(Vec::new())
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        Box::new(ExternalSession::new(Arc::new(self.clone()), spec))
+    }
+}
+
 /// Target of the agent's connections.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -105,7 +145,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the target of a handler with these grants.
     pub fn new(
         shared: Arc<Shared>,
         source: String,

@@ -33,7 +33,6 @@ mod follow;
 mod handler;
 mod keep;
 mod paced;
-mod port;
 pub mod proto;
 mod registration;
 mod registrations;
@@ -69,7 +68,6 @@ pub struct Config {
     pub network: Result<leafhost_net::Network, String>,
 }
 
-/// State that tasks, handlers and sessions share.
 #[derive(Debug)]
 struct Shared {
     folder: Folder,
@@ -89,7 +87,6 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns the path of the registration socket.
     fn socket(&self) -> PathBuf {
         self.folder.path().join(SOCKET)
     }

@@ -148,7 +148,6 @@ impl Service {
     }
 }
 
-/// Client at the other end of a connection.
 #[derive(Debug, Clone)]
 struct Client {
     user: u32,
@@ -156,7 +155,6 @@ struct Client {
     _place: Arc<OwnedSemaphorePermit>,
 }
 
-/// Connection of a handler.
 type Incoming = Connection<Join<Localhost<Paced<OwnedReadHalf>>, OwnedWriteHalf>, Client>;
 
 /// Returns the connections made to the socket, at most [`CONNECTIONS`] at a time.

@@ -42,7 +42,6 @@ const MOST_REFUSALS: usize = 16;
 pub struct Registered {
     /// Name of the handler, as Configurations use it.
     pub name: String,
-    /// Endpoint at which the handler serves.
     pub endpoint: Endpoint,
     /// True if several nodes may see the handler's devices.
     pub shared: bool,
@@ -65,7 +64,6 @@ impl Registered {
         )
     }
 
-    /// Returns the name of the handler's grants file.
     pub fn grants_file(&self) -> String {
         format!("{}{}", self.name, grants_file::SUFFIX)
     }
@@ -163,7 +161,6 @@ impl Entry {
 /// A registered handler as a source of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Registration of the handler.
     pub registered: Registered,
     /// Content whose digest is the version of the source.
     pub bytes: Vec<u8>,
@@ -275,7 +272,6 @@ impl Registrations {
         Ok(())
     }
 
-    /// Records that a handler was refused.
     pub fn refuse(&mut self, handler: &str, problem: SourceProblem, now: Instant) {
         if self.refusals.len() >= MOST_REFUSALS && !self.refusals.contains_key(handler) {
             let oldest = self.refusals.iter().min_by_key(|(_, (_, at))| *at);
@@ -445,9 +441,7 @@ pub enum First {
 /// An event of a session.
 #[derive(Debug, Clone, Copy)]
 pub enum SessionEvent {
-    /// The session was opened.
     Opened,
-    /// The session was closed.
     Closed,
     /// The handler began to answer.
     StreamBegun,

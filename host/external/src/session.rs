@@ -67,7 +67,6 @@ impl Session for ExternalSession {
     }
 }
 
-/// State of a session.
 struct Course {
     handler: Arc<ExternalHandler>,
     spec: SessionSpec,
@@ -275,27 +274,19 @@ impl Course {
 
     /// Handles the end of a stream, or a failed attempt to open one.
     fn end(&mut self, end: End, begun: Instant) -> Report {
-        let outcome = self.outcome(end);
-        let mut next = None;
-        self.phase = match &outcome {
-            Outcome::InvalidDetails(_) => {
-                self.handler.send_event(SessionEvent::Answered);
-                Phase::Refused
-            }
-            outcome => {
-                let event = match outcome {
-                    Outcome::Faulted(_) => SessionEvent::Failed,
-                    _ => SessionEvent::Answered,
-                };
-                self.handler.send_event(event);
-                self.failures = self.failures.saturating_add(1);
-                let wait = backoff::wait(self.failures).max(BACKOFF_FIRST);
-                next = Some(wait);
-                Phase::Apart(Instant::now() + wait)
-            }
-        };
-        let mut report = report(outcome, "connect", begun.elapsed());
-        report.call.next = next;
+        let mut report = report(self.outcome(end), "connect", begun.elapsed());
+        self.handler.send_event(match report.outcome {
+            Outcome::Faulted(_) => SessionEvent::Failed,
+            _ => SessionEvent::Answered,
+        });
+        if matches!(report.outcome, Outcome::InvalidDetails(_)) {
+            self.phase = Phase::Refused;
+        } else {
+            self.failures = self.failures.saturating_add(1);
+            let wait = backoff::wait(self.failures).max(BACKOFF_FIRST);
+            self.phase = Phase::Apart(Instant::now() + wait);
+            report.call.next = Some(wait);
+        }
         report
     }
 
@@ -410,7 +401,6 @@ impl Open {
 enum End {
     /// No connection could be made or kept.
     Lost(String),
-    /// The handler ended the stream.
     Done,
     /// The handler or the connection ended the stream with this status.
     Status(Status),

@@ -3,7 +3,7 @@
 
 use bytes::{Buf as _, Bytes};
 use hyper_util::rt::TokioIo;
-use prost::encoding::{WireType, decode_key, decode_varint};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
@@ -116,21 +116,14 @@ fn weight(mut message: &[u8], depth: u8) -> usize {
 
 /// Returns the first field, if it is length-delimited, and the rest of the message.
 fn next_field(mut message: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
-    let (_, kind) = decode_key(&mut message).ok()?;
-    match kind {
-        WireType::Varint => {
-            decode_varint(&mut message).ok()?;
-            Some((None, message))
-        }
-        WireType::SixtyFourBit => Some((None, message.get(8..)?)),
-        WireType::ThirtyTwoBit => Some((None, message.get(4..)?)),
-        WireType::LengthDelimited => {
-            let length = usize::try_from(decode_varint(&mut message).ok()?).ok()?;
-            let (field, rest) = message.split_at_checked(length)?;
-            Some((Some(field), rest))
-        }
-        WireType::StartGroup | WireType::EndGroup => None,
+    let (tag, kind) = decode_key(&mut message).ok()?;
+    if kind == WireType::LengthDelimited {
+        let length = usize::try_from(decode_varint(&mut message).ok()?).ok()?;
+        let (field, rest) = message.split_at_checked(length)?;
+        return Some((Some(field), rest));
     }
+    skip_field(kind, tag, &mut message, DecodeContext::default()).ok()?;
+    Some((None, message))
 }
 
 #[cfg(test)]
@@ -168,6 +161,11 @@ mod tests {
         let mut device = vec![0x0a, 0xd0, 0x0f];
         device.extend([0x12, 0x00].repeat(1000));
         assert_eq!(weight(&device, DEPTH), FIELD + 1000 * FIELD);
+        // A group and numbers of any size, which decoding skips as unknown fields, do not end the estimate.
+        let mut unknown = vec![0x4b, 0x4c, 0x48, 0x01, 0x4d, 0, 0, 0, 0];
+        unknown.extend([0x49, 0, 0, 0, 0, 0, 0, 0, 0]);
+        unknown.extend([0x0a, 0x00].repeat(1000));
+        assert_eq!(weight(&unknown, DEPTH), 1000 * FIELD);
     }
 
     #[test]

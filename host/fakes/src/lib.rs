@@ -273,12 +273,12 @@ impl Loader for FakeLoader {
             running.1 = running.1.max(running.0);
         }
         let is_slow = text.starts_with("slow");
-        let takes = if is_slow {
+        let duration = if is_slow {
             SLOW_LOAD
         } else {
             Duration::from_millis(10)
         };
-        tokio::time::sleep(takes).await;
+        tokio::time::sleep(duration).await;
         self.running.lock().unwrap().0 -= 1;
         let error = |message: &str, transient| load_error(&file.name, message, transient);
         if text == "broken" {

@@ -95,11 +95,6 @@ impl FromStr for Ports {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "has the ports {text:?}; must be a port, `4840-4850`, or `*`, in digits without a sign or a zero in front"
-            )
-        };
         if text == "*" {
             return Ok(Self {
                 first: 1,
@@ -107,10 +102,11 @@ impl FromStr for Ports {
             });
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last) = (number(first), number(last));
-        match (first, last) {
+        match (number(first), number(last)) {
             (Some(first), Some(last)) if 0 < first && first <= last => Ok(Self { first, last }),
-            _ => Err(wrong()),
+            _ => Err(format!(
+                "has the ports {text:?}; must be a port, `4840-4850`, or `*`, in digits without a sign or a zero in front"
+            )),
         }
     }
 }

@@ -110,8 +110,10 @@ impl Policy {
         let view = self.view().map_err(|error| denied(&error.to_string()))?;
         let has = |interface: &Interface| {
             let mut addresses = interface.addresses.iter().map(ipnet::IpNet::addr);
-            let is_scope = !is_link_local(address.ip()) || fits_scope(address, interface.index);
-            addresses.any(|own| own == address.ip()) && is_scope
+            // IPv4 has no scope.
+            let is_elsewhere = is_link_local(address.ip())
+                && matches!(address, SocketAddr::V6(v6) if v6.scope_id() != interface.index);
+            addresses.any(|own| own == address.ip()) && !is_elsewhere
         };
         if view.granted.iter().any(has) {
             return Ok(());
@@ -206,15 +208,13 @@ impl Policy {
         } else {
             format!("send a request for {host:?} to")
         };
-        let denied = match self.by_net(&what, "http", nets, address) {
-            Ok(()) => return Ok(()),
-            Err(denied) => denied,
-        };
-        let is_named = self.named(host).any(|ports| ports.contain(address.port()));
-        match self.view() {
-            Ok(view) if is_named && view.specials(address.ip()).next().is_none() => Ok(()),
-            _ => Err(denied),
-        }
+        self.by_net(&what, "http", nets, address).or_else(|denied| {
+            let is_named = self.named(host).any(|ports| ports.contain(address.port()));
+            match self.view() {
+                Ok(view) if is_named && view.specials(address.ip()).next().is_none() => Ok(()),
+                _ => Err(denied),
+            }
+        })
     }
 
     /// Checks that the name may be looked up: it matches `names`, or an `http` entry has it. An address written as text is not a name and is
@@ -317,7 +317,6 @@ impl Policy {
         Ok(())
     }
 
-    /// Returns the view of the current interfaces.
     fn view(&self) -> Result<Arc<View>, NetworkError> {
         let now = self.shared.network.interfaces()?;
         let mut seen = self
@@ -334,22 +333,15 @@ impl Policy {
 }
 
 /// Converts an IPv6 address that wraps an IPv4 one to that one.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(IpAddr::V4(v4), v6.port()),
-            None => address,
-        },
-        SocketAddr::V4(_) => address,
-    }
+pub(crate) fn canonical(mut address: SocketAddr) -> SocketAddr {
+    address.set_ip(address.ip().to_canonical());
+    address
 }
 
-/// Returns true if the scope of the address is that interface; IPv4 has no scope.
-fn fits_scope(address: SocketAddr, index: u32) -> bool {
-    match address {
-        SocketAddr::V4(_) => true,
-        SocketAddr::V6(v6) => v6.scope_id() == index,
-    }
+/// Returns true if the address can be a peer: the kernel takes the unspecified address for this machine.
+pub(crate) fn is_peer(ip: IpAddr) -> bool {
+    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
 }
 
 /// Returns true if the text can be a host name: at most 253 bytes in labels of 1 to 63 letters, digits, `-` and `_`.

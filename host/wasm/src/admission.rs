@@ -9,7 +9,6 @@ pub(crate) const OF_HANDLER: usize = 4;
 /// Maximum number of concurrent calls of all handlers, besides one per handler; further calls wait.
 const OF_ALL: usize = 12;
 
-/// Admits the calls of one handler.
 #[derive(Debug)]
 pub(crate) struct HandlerQuota {
     calls: Arc<Semaphore>,
@@ -24,11 +23,7 @@ pub(crate) fn shared() -> Arc<Semaphore> {
 }
 
 /// Permits of an admitted call; released on drop.
-#[derive(Debug)]
-pub(crate) struct Admitted {
-    _call: Option<OwnedSemaphorePermit>,
-    _permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) type Admitted = [Option<OwnedSemaphorePermit>; 2];
 
 impl HandlerQuota {
     /// Creates the quota of a new handler, besides the permits of [`shared`].
@@ -49,10 +44,7 @@ impl HandlerQuota {
             permit = Arc::clone(&self.own).acquire_owned() => permit,
             permit = Arc::clone(&self.shared).acquire_owned() => permit,
         };
-        Admitted {
-            _call: call.ok(),
-            _permit: permit.ok(),
-        }
+        [call.ok(), permit.ok()]
     }
 }
 

@@ -30,7 +30,6 @@ use seal::{HEAD, KEY};
 
 /// Maximum size of all entries, in bytes: the native code of one component may take half of it.
 const BYTES: u64 = 512 << 20;
-/// Name of the key file.
 const KEY_FILE: &str = "key";
 /// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
@@ -168,7 +167,6 @@ impl Cache {
     }
 }
 
-/// Loads native code.
 #[allow(
     unsafe_code,
     reason = "the engine cannot tell forged native code from its own; every caller has code that this agent's compiler \
@@ -225,12 +223,8 @@ fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     let known = read_key(folder);
     *key = known.unwrap_or(*key);
     restricted?;
-    for entry in std::fs::read_dir(folder)?.flatten() {
-        // Left over from an agent that was killed.
-        if atomic::is_temporary(&entry.file_name().to_string_lossy()) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
+    // Removes what an agent that was killed has left.
+    atomic::open(folder)?;
     if known.is_none() {
         return atomic::write(folder, KEY_FILE, key);
     }

@@ -12,7 +12,6 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::text::clean;
 use leafhost_grants::Limits;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
@@ -72,13 +71,9 @@ pub(crate) type Work<T> = Box<
         + Send,
 >;
 
-/// Input of a call.
 pub(crate) struct Call<T> {
-    /// Linked component.
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
-    /// Data of the store.
     pub(crate) state: CallState,
-    /// Resource limits of the call.
     pub(crate) limits: Limits,
     /// Name of the called function, if the call is made while the handler is loaded. The grants do not raise the time of such a call.
     pub(crate) loading: Option<&'static str>,
@@ -88,11 +83,9 @@ pub(crate) struct Call<T> {
     pub(crate) admitted: Admitted,
     /// `Instant` at which the call was requested.
     pub(crate) asked: tokio::time::Instant,
-    /// Work of the guest.
     pub(crate) work: Work<T>,
 }
 
-/// Result of a call.
 pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
     /// Time from the request to the start of the guest.
@@ -113,23 +106,12 @@ impl Host {
         let engine = self.engine.clone();
         let ticker = self.ticker.clone();
         let run = async move { metered(&record.cpu, &ticker, run(&engine, call, finish)).await };
-        let stop = CancellationToken::new();
-        // Stops the guest if the caller drops the future.
-        let _end = stop.clone().drop_guard();
-        match self.threads.run(run, stop).await {
-            Ok(Some(ended)) => ended,
-            Ok(None) => not_made("the call was cancelled".to_owned()),
-            Err(why) => not_made(clean(&why, MAX_TEXT)),
-        }
-    }
-}
-
-/// Creates the result of a call that failed for a reason other than the guest.
-fn not_made<T>(why: String) -> Finished<T> {
-    Finished {
-        answer: Err(Fault::new(FaultReason::Host, why)),
-        queued: Duration::ZERO,
-        wall: Duration::ZERO,
+        let ended = self.threads.run(run).await;
+        ended.unwrap_or_else(|why| Finished {
+            answer: Err(Fault::new(FaultReason::Host, clean(&why, MAX_TEXT))),
+            queued: Duration::ZERO,
+            wall: Duration::ZERO,
+        })
     }
 }
 

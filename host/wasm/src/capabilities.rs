@@ -49,12 +49,10 @@ pub(crate) struct Capabilities {
     pub(crate) blocking: BlockingQuota,
     /// Network policy of the call, or the reason why it may reach nothing.
     pub(crate) network: Result<Policy, String>,
-    /// Resolver of names.
     pub(crate) names: Names,
 }
 
 impl CallState {
-    /// Creates the state of one call.
     pub(crate) fn new(
         capabilities: &Capabilities,
         limits: &Limits,

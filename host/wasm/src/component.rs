@@ -99,8 +99,8 @@ pub(crate) fn check(packed: &[u8]) -> Result<(Cow<'_, [u8]>, Inspection), Compon
         let (interface, version) = split_version(name);
         let package = interface.split('/').next().unwrap_or_default();
         let wanted = format!("{package}@{version}");
-        let served = |contract: &&&str| split_version(contract).0 == package;
-        if CONTRACT_VERSIONS.iter().any(|contract| served(&contract))
+        let mut contracts = CONTRACT_VERSIONS.iter();
+        if contracts.any(|contract| split_version(contract).0 == package)
             && !CONTRACT_VERSIONS.contains(&wanted.as_str())
         {
             return Err(refused(format!(

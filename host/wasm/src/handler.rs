@@ -43,20 +43,15 @@ pub(crate) struct Guest {
     pub(crate) host: Arc<Host>,
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
     pub(crate) grants: Arc<Grants>,
-    pub(crate) udev: Option<Arc<Subsystems>>,
-    /// Network policy of the handler, or the reason why it may reach nothing.
-    pub(crate) network: Result<Policy, String>,
-    names: Names,
+    /// Capabilities of a call of `discover`.
+    capabilities: Capabilities,
     pub(crate) source: String,
     /// Log rate shared by all sessions: more Configurations must not give a handler more lines.
     rate: Arc<Rate>,
     quota: HandlerQuota,
-    /// Blocking quota, also shared by all sessions: a read that sysfs does not answer keeps its thread.
-    blocking: BlockingQuota,
 }
 
 impl Guest {
-    /// Creates a guest with its grants.
     pub(crate) fn new(
         host: Arc<Host>,
         pre: DiscoveryHandlerPre<CallState>,
@@ -68,7 +63,8 @@ impl Guest {
         let udev = grants
             .udev
             .as_deref()
-            .map(|globs| Arc::new(Subsystems::new(globs)));
+            .map(|globs| Arc::new(Subsystems::new(globs)))
+            .ok_or("the grant `udev` is missing");
         let network = match (&grants.network, network) {
             (None, _) => Err("the grant `network` is missing".to_owned()),
             (Some(_), Err(reason)) => Err(reason.clone()),
@@ -78,13 +74,15 @@ impl Guest {
         };
         Self {
             quota: HandlerQuota::new(&host.admission),
-            blocking: BlockingQuota::new(&host.threads, OF_HANDLER),
+            capabilities: Capabilities {
+                udev,
+                blocking: BlockingQuota::new(&host.threads, OF_HANDLER),
+                network,
+                names,
+            },
             host,
             pre,
             grants: Arc::new(grants),
-            udev,
-            network,
-            names,
             source,
             rate: Arc::default(),
         }
@@ -130,9 +128,8 @@ impl Guest {
         let sink = self.sink(name, String::new(), Arc::default());
         let capabilities = Capabilities {
             udev: Err("devices are shown to `discover` only"),
-            blocking: self.blocking.clone(),
             network: Err("only `discover` may use the network".to_owned()),
-            names: self.names.clone(),
+            ..self.capabilities.clone()
         };
         let finish = |answer, _: &Record| Ok(answer);
         let called = self.call(&capabilities, &sink, loading, work, finish);
@@ -180,7 +177,6 @@ impl Guest {
     }
 }
 
-/// A loaded handler.
 pub(crate) struct LoadedHandler {
     pub(crate) guest: Arc<Guest>,
     pub(crate) description: Description,
@@ -218,7 +214,7 @@ impl Handler for LoadedHandler {
     }
 
     fn uses_udev(&self) -> bool {
-        self.guest.udev.is_some()
+        self.guest.capabilities.udev.is_ok()
     }
 
     fn most_devices(&self) -> usize {
@@ -245,13 +241,14 @@ impl Handler for LoadedHandler {
         );
         // Subscribes before the first call, so that no event is missed during the call.
         let mut subscriptions = Subscriptions::default();
-        if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
+        let Capabilities { udev, network, .. } = &self.guest.capabilities;
+        if let (Ok(allowed), Ok(monitor)) = (udev, self.events.as_ref()) {
             subscriptions.devices = Some(DeviceSubscription {
                 events: monitor.subscribe(),
                 allowed: allowed.clone(),
             });
         }
-        if let Ok(policy) = &self.guest.network {
+        if let Ok(policy) = network {
             subscriptions.network = Some(NetworkSubscription::new(policy.clone()));
             if !policy.grants().multicast.is_empty() {
                 subscriptions.groups = Some(Box::new(Listener::new(policy)));
@@ -259,19 +256,13 @@ impl Handler for LoadedHandler {
         }
         let caller = GuestCaller {
             guest: self.guest.clone(),
-            capabilities: Capabilities {
-                udev: self.guest.udev.clone().ok_or("the grant `udev` is missing"),
-                blocking: self.guest.blocking.clone(),
-                network: self.guest.network.clone(),
-                names: self.guest.names.clone(),
-            },
             sources: WakeSources {
-                devices: match (&self.guest.udev, self.events.as_ref()) {
-                    (None, _) => DeviceEvents::NotGranted,
-                    (Some(_), Ok(_)) => DeviceEvents::Available,
-                    (Some(_), Err(reason)) => DeviceEvents::Unavailable(reason.clone()),
+                devices: match (udev, self.events.as_ref()) {
+                    (Err(_), _) => DeviceEvents::NotGranted,
+                    (Ok(_), Ok(_)) => DeviceEvents::Available,
+                    (Ok(_), Err(reason)) => DeviceEvents::Unavailable(reason.clone()),
                 },
-                network: self.guest.network.clone(),
+                network: network.clone(),
             },
             shared: self.description.shared,
             spec,

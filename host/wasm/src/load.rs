@@ -90,12 +90,7 @@ impl Runtime {
         match guest.look_at(name, example, Some("validate")).await {
             Ok((problems, _)) => {
                 if let Some(problem) = problems.first() {
-                    warnings.push(format!(
-                        "the handler refuses its own example: {}{}{}",
-                        problem.path,
-                        if problem.path.is_empty() { "" } else { ": " },
-                        problem.message
-                    ));
+                    warnings.push(format!("the handler refuses its own example: {problem}"));
                 }
             }
             Err(fault) => warnings.push(format!("`validate` failed for its own example: {fault}")),

@@ -18,12 +18,9 @@ const DENIALS: usize = 64;
 /// Bytes kept of the end of the guest's standard error.
 const STDERR_TAIL: usize = 1024;
 
-/// Data kept of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Memory use.
     pub(crate) memory: Arc<MemoryUse>,
-    /// CPU time.
     pub(crate) cpu: Arc<CpuMeter>,
     /// Secrets, masked in everything that is kept.
     pub(crate) secrets: Arc<Secrets>,
@@ -37,7 +34,6 @@ pub(crate) struct Kept {
     pub(crate) explained: Vec<Explanation>,
     /// Number of explanations that were dropped.
     pub(crate) explained_dropped: u64,
-    /// Denied requests.
     pub(crate) denied: BTreeSet<String>,
     /// Device nodes that udev returned to this call.
     pub(crate) nodes: BTreeSet<String>,

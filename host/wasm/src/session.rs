@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leafhost_core::session::{Opening, Outcome, Report, Session};
 use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN};
 use leafhost_core::wait::until;
-use leafhost_net::Datagram;
+use leafhost_net::{Datagram, Received};
 use leafhost_udev::Event;
 use tokio::time::Instant;
 
@@ -29,7 +29,6 @@ use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, WakeConditions};
 
-/// Calls the handler for a session.
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.
@@ -39,7 +38,6 @@ pub(crate) trait Caller: Send + Sync + 'static {
 /// Input of a call that differs between the calls of a session.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct CallInput {
-    /// Reasons for the call.
     pub(crate) events: Vec<CallReason>,
     /// True if more events came than are kept.
     pub(crate) events_lost: bool,
@@ -55,9 +53,7 @@ pub(crate) enum CallReason {
     First,
     /// Details, properties or grants changed.
     Changed,
-    /// The timer expired.
     Timer,
-    /// A device event.
     Udev(Arc<Event>),
     /// The granted interfaces changed.
     Network,
@@ -65,7 +61,6 @@ pub(crate) enum CallReason {
     Multicast(Arc<str>, Arc<Datagram>),
 }
 
-/// Result of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallResult {
     /// Report of the call; the session fills in the reasons and the next call.
@@ -77,9 +72,7 @@ pub(crate) struct CallResult {
 /// Data that an answer leaves for the next call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NextCall {
-    /// Wakes of the next call.
     pub(crate) wakes: WakeConditions,
-    /// Cursor for the next call.
     pub(crate) cursor: Option<Vec<u8>>,
 }
 
@@ -92,17 +85,14 @@ pub(crate) struct WakingSession {
     wakes: Arc<WakeConditions>,
     /// Time spent on comparing device events since the last report.
     compared: Duration,
-    /// Cursor to pass to the next call.
     cursor: Option<Arc<Cursor>>,
     /// Counter that the cursor is part of.
     cursors: Arc<Cursors>,
-    /// Events for the next call.
     pending: Pending,
     /// `Instant` of the next call if no wake comes first.
     timer: Option<Instant>,
     /// `Instant` at which the handler gets an event a second time, because the effect of the event may appear later than the event.
     again: Option<(Instant, Arc<Event>)>,
-    /// Minimum spacing of calls.
     pace: Pace,
     /// Earliest `Instant` of the next call.
     not_before: Instant,
@@ -119,7 +109,6 @@ enum Phase {
         delivered: Pending,
         since: EventBuffer,
     },
-    /// Waits for a wake.
     Waiting,
     /// The details are invalid: only a new session calls again.
     Refused,
@@ -221,11 +210,11 @@ impl WakingSession {
                 SessionEvent::Network if self.wakes.network => {
                     self.pending.push(CallReason::Network);
                 }
-                SessionEvent::Datagram(datagram) => self.datagram(datagram),
-                SessionEvent::DatagramsLost if !self.wakes.multicast.is_empty() => {
+                SessionEvent::Group(Received::Datagram(datagram)) => self.datagram(datagram),
+                SessionEvent::Group(Received::Lost) if !self.wakes.multicast.is_empty() => {
                     self.pending.lose();
                 }
-                SessionEvent::Network | SessionEvent::DatagramsLost => {}
+                SessionEvent::Network | SessionEvent::Group(Received::Lost) => {}
             }
         }
     }

@@ -66,16 +66,17 @@ impl Threads {
         &self.guests
     }
 
-    /// Runs a call on a thread of its own; returns `None` if it is stopped before its end.
+    /// Runs a call on a thread of its own. Dropping the future ends the call.
     ///
     /// # Errors
     /// Returns the reason if no thread can be started or the call panicked.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl Future<Output = T> + Send + 'static,
-        stop: CancellationToken,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<T, String> {
         let kept = Arc::clone(self);
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
         let run = move || {
             // A stopped call is not polled again.
             kept.guests.block_on(async {
@@ -88,7 +89,8 @@ impl Threads {
         };
         let thread = self.spawn(run)?;
         let failed = |error| format!("the agent failed while it ran the guest: {error}");
-        thread.await.map_err(failed)
+        let ended = thread.await.map_err(failed)?;
+        ended.ok_or_else(|| "the call was cancelled".to_owned())
     }
 
     fn spawn<T: Send + 'static>(

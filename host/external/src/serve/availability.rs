@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt as _;
 use inotify::WatchMask;
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait;
 use tokio::sync::watch;
 
 /// Content of the file while there are no devices.
@@ -27,8 +28,7 @@ pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bo
     let (sender, is_available) = watch::channel(!is_offline(&file));
     tasks.add_loop("availability file", async move {
         while events.next().await.is_some() {
-            let is_available = !is_offline(&file);
-            sender.send_if_modified(|was| std::mem::replace(was, is_available) != is_available);
+            wait::publish(&sender, !is_offline(&file));
         }
     });
     Ok(is_available)

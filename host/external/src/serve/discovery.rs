@@ -12,7 +12,6 @@ use tonic::Status;
 use super::Ended;
 use crate::proto::{self, DeviceSpec, DiscoverResponse, Mount};
 
-/// A stream of sets.
 pub struct Discovering {
     session: Box<dyn Session>,
     is_available: watch::Receiver<bool>,
@@ -126,15 +125,7 @@ impl Discovering {
 
 /// Joins the problems of details into one text.
 pub fn lines(problems: &[FieldProblem]) -> String {
-    let lines = problems.iter().map(|problem| {
-        let FieldProblem { path, message } = problem;
-        if path.is_empty() {
-            message.clone()
-        } else {
-            format!("{path}: {message}")
-        }
-    });
-    let lines: Vec<String> = lines.collect();
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.join("; ")
 }
 

@@ -21,13 +21,12 @@ pub(super) async fn connect(
     target: &Target,
     until: Until,
 ) -> Result<(TcpStream, SocketAddr), HttpError> {
-    let found = match (&target.host, target.host.literal(target.port)) {
-        (Host::Name(name), _) => {
-            until
-                .run(Stage::LookUp, names.look_up(gate, name))
-                .await??
+    let found = match &target.host {
+        Host::Name(name) => {
+            let look_up = names.look_up(gate, name);
+            until.run(Stage::LookUp, look_up).await??
         }
-        (Host::Address(..), address) => address.into_iter().collect(),
+        Host::Address(address) => vec![*address],
     };
     let host = target.host.to_string();
     let mut granted = Vec::new();

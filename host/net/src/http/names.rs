@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::target::{check_name, is_peer};
+use super::target::check_name;
 use super::{HttpError, RequestPolicy};
-use crate::policy::canonical;
+use crate::policy::{canonical, is_peer};
 
 /// Maximum number of concurrent look-ups per handler.
 const AT_ONCE: usize = 4;

@@ -7,9 +7,8 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use super::HttpError;
-use crate::policy::is_host;
+use crate::policy::{is_host, is_peer};
 
-/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: Host,
@@ -18,11 +17,10 @@ pub(super) struct Target {
     pub(super) path: PathAndQuery,
 }
 
-/// Host of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Host {
-    /// Address, with the index of its interface if it is link-local (otherwise 0).
-    Address(IpAddr, u32),
+    /// Address with port 0, and with the index of its interface if it is link-local.
+    Address(SocketAddr),
     /// Name in lower case, without a trailing dot.
     Name(String),
 }
@@ -30,7 +28,7 @@ pub(super) enum Host {
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address(ip, _) => ip.fmt(f),
+            Self::Address(address) => address.ip().fmt(f),
             Self::Name(name) => f.write_str(name),
         }
     }
@@ -66,7 +64,7 @@ impl Target {
     /// Returns the value of `Host`: no zone, and the port only if it is not the scheme's default.
     pub(super) fn authority(&self) -> String {
         let host = match &self.host {
-            Host::Address(IpAddr::V6(ip), _) => format!("[{ip}]"),
+            Host::Address(SocketAddr::V6(address)) => format!("[{}]", address.ip()),
             other => other.to_string(),
         };
         let default = if self.tls { 443 } else { 80 };
@@ -127,33 +125,20 @@ impl Host {
         if !is_peer(ip) {
             return Err(wrong(&format!("{ip} is not an address of a peer")));
         }
-        let local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        match zone {
-            Some(zone) if local => Ok(Self::Address(ip, index_of(zone)?)),
-            Some(_) => Err(wrong(&format!("{ip} is not link-local and has no zone"))),
-            None if local => Err(wrong(&format!(
-                "{ip} is link-local and needs its interface, as in [{ip}%25eth0]"
-            ))),
-            None => Ok(Self::Address(ip, 0)),
-        }
-    }
-
-    /// Returns the socket address if the host is an address.
-    pub(super) fn literal(&self, port: u16) -> Option<SocketAddr> {
-        match self {
-            Self::Address(IpAddr::V6(ip), scope) => {
-                Some(SocketAddr::V6(SocketAddrV6::new(*ip, port, 0, *scope)))
+        let address = match (ip, zone) {
+            (IpAddr::V6(v6), Some(zone)) if v6.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(v6, 0, 0, index_of(zone)?))
             }
-            Self::Address(ip, _) => Some(SocketAddr::new(*ip, port)),
-            Self::Name(_) => None,
-        }
+            (_, Some(_)) => return Err(wrong(&format!("{ip} is not link-local and has no zone"))),
+            (IpAddr::V6(v6), None) if v6.is_unicast_link_local() => {
+                return Err(wrong(&format!(
+                    "{ip} is link-local and needs its interface, as in [{ip}%25eth0]"
+                )));
+            }
+            (_, None) => SocketAddr::new(ip, 0),
+        };
+        Ok(Self::Address(address))
     }
-}
-
-/// Returns true if the address can be a peer: the kernel takes the unspecified address for this machine.
-pub(super) fn is_peer(ip: IpAddr) -> bool {
-    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-    !ip.is_unspecified() && !ip.is_multicast() && !broadcast
 }
 
 /// Returns the index of a zone. A zone is written after `%25`; some peers and programs write it after `%` alone.

@@ -82,7 +82,7 @@ pub(super) async fn handshake(
     roots: &Roots,
 ) -> Result<TlsStream<Metered>, HttpError> {
     let name = match &target.host {
-        Host::Address(ip, _) => ServerName::from(*ip),
+        Host::Address(address) => ServerName::from(address.ip()),
         Host::Name(name) => ServerName::try_from(name.clone())
             .map_err(|_| HttpError::Request(format!("{name:?} is not a name of a TLS server")))?,
     };

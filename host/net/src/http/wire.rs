@@ -51,12 +51,10 @@ impl Meter {
         }
     }
 
-    /// Returns the address of the peer.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Counts an interim answer.
     pub(super) fn interim(&self) {
         if MAX_INTERIM <= self.interim.fetch_add(1, Ordering::Relaxed) {
             self.pass(Passed::Interim);

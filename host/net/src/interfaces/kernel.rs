@@ -30,7 +30,6 @@ const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;
 /// `ENOENT`: there is no routing table of that number.
 const NO_TABLE: i32 = nix::errno::Errno::ENOENT as i32;
 
-/// Stream of change events.
 pub(super) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,
@@ -73,7 +72,6 @@ impl Events {
     }
 }
 
-/// Reads the current interfaces.
 pub(super) fn read() -> io::Result<Interfaces> {
     let (mut interfaces, mut local) = (BTreeMap::new(), BTreeSet::new());
     for _ in 0..DUMPS {

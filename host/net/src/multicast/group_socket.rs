@@ -1,7 +1,7 @@
 //! A socket for one group on one interface, read for all its listeners. Does not know grants.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::bucket::Bucket;
 use super::{Datagram, Group};
+use crate::policy::is_peer;
 use crate::{Interfaces, Network};
 
 /// Maximum size of a datagram, in bytes.
@@ -157,12 +158,8 @@ async fn read(
 /// Returns true if the address can belong to another host: a host also receives what it sends to a group itself.
 fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
     let address = source.ip().to_canonical();
-    let can_send = match address {
-        IpAddr::V4(v4) => !v4.is_broadcast(),
-        IpAddr::V6(v6) => v6 != Ipv6Addr::LOCALHOST,
-    };
-    let is_one = !address.is_unspecified() && !address.is_multicast() && !address.is_loopback();
-    can_send && is_one && source.port() != 0 && !interfaces.have(address)
+    let is_other = is_peer(address) && !address.is_loopback() && !interfaces.have(address);
+    is_other && source.port() != 0
 }
 
 /// Puts a datagram into the mailboxes; `payload` is `None` if it is too long.

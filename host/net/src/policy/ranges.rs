@@ -10,7 +10,6 @@ use crate::Interface;
 /// A range that only an entry inside it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Special {
-    /// Network of the range.
     pub(super) net: IpNet,
     /// Kind of the range, for the operator.
     pub(super) what: Cow<'static, str>,

@@ -27,7 +27,6 @@ const CHUNK: usize = 16 << 10;
 /// Maximum size of an unsent part of a body that the host holds: two chunks, and the trailers.
 pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;
 
-/// HTTP state of a call.
 pub(crate) struct HttpState {
     ctx: WasiHttpCtx,
     hooks: Requests,

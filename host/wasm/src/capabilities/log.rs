@@ -20,7 +20,6 @@ const LINES: usize = 15;
 /// Period of the limit [`LINES`].
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Severity of a line.
 pub(crate) use tracing::Level;
 
 /// Limits the lines of all calls of a handler.
@@ -49,7 +48,6 @@ impl Rate {
 pub(crate) struct LogSink {
     /// Name of the handler; that of the source until the handler has given its own.
     pub(crate) handler: String,
-    /// Name of the source.
     pub(crate) source: String,
     /// Name of the Configuration; empty outside of `discover`.
     pub(crate) configuration: String,

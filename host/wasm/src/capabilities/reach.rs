@@ -29,7 +29,6 @@ const UNASKED: u32 = 64;
 /// Period of the limit [`UNASKED`].
 const UNASKED_TIME: Duration = Duration::from_millis(10);
 
-/// Network access of one call.
 pub(crate) struct NetworkAccess {
     policy: Result<Policy, String>,
     names: Names,
@@ -75,7 +74,6 @@ impl NetworkAccess {
             .map_err(|reason| self.deny(&format!("{asked}: {reason}")))
     }
 
-    /// Returns the resolver of names.
     pub(super) fn names(&self) -> &Names {
         &self.names
     }
@@ -85,7 +83,6 @@ impl NetworkAccess {
         self.policy.is_ok()
     }
 
-    /// Records a denial.
     pub(super) fn deny(&self, what: &str) -> Denied {
         self.record.deny(what);
         Denied(what.to_owned())
@@ -117,10 +114,8 @@ impl NetworkAccess {
             if unbound {
                 policy.send_unbound(address)?;
             }
-            Ok(())
+            count(&mut self.used().sent, SENDS, "send", "datagrams")
         })?;
-        let counted = count(&mut self.used().sent, SENDS, "send", "datagrams");
-        counted.map_err(|denied| self.deny(&denied.0))?;
         let mut used = self.used();
         if used.asked.len() < ASKED && !used.asked.contains(&address) {
             used.asked.push(address);
@@ -130,9 +125,10 @@ impl NetworkAccess {
 
     /// Checks that a connection to the address may be made.
     pub(super) fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
-        self.ask("connect", |policy| policy.connect(address))?;
-        let counted = self.count_connection();
-        counted.map_err(|denied| self.deny(&denied.0))
+        self.ask("connect", |policy| {
+            policy.connect(address)?;
+            self.count_connection()
+        })
     }
 
     fn count_connection(&self) -> Result<(), Denied> {
@@ -216,7 +212,6 @@ impl NetworkAccess {
         count(&mut used.looked_up, LOOK_UPS, "look up", "names")
     }
 
-    /// Records denials.
     pub(super) fn deny_all(&self, list: &[Denied]) {
         for denied in list {
             self.deny(&denied.0);

@@ -60,7 +60,6 @@ impl HasData for HasSockets {
     type Data<'a> = Sockets<'a>;
 }
 
-/// Creates sockets.
 struct Sockets<'a> {
     wasi: WasiSocketsCtxView<'a>,
     reach: Arc<NetworkAccess>,

@@ -24,7 +24,6 @@ const MAX_READS: usize = 4096;
 /// Maximum size of the names in one read or of these nodes, in bytes.
 const MAX_NAMES: usize = 1 << 20;
 
-/// Device access of a call.
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
     blocking: BlockingQuota,
@@ -33,7 +32,6 @@ pub(crate) struct UdevState {
 }
 
 impl UdevState {
-    /// Creates the access of one call.
     pub(super) fn new(capabilities: &Capabilities, record: Arc<Record>) -> Self {
         Self {
             allowed: capabilities.udev.clone(),

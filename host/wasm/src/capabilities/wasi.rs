@@ -42,7 +42,6 @@ impl HostMonotonicClock for AgentClock {
     }
 }
 
-/// Creates the context of one call.
 pub(super) fn context(
     sink: &Arc<LogSink>,
     record: &Arc<Record>,
@@ -67,7 +66,6 @@ pub(super) fn context(
         .build()
 }
 
-/// Links WASI.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)
 }

@@ -13,7 +13,6 @@ use super::{Guest, MAX_TEXT, problems};
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
-use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
 use crate::output::{discovery, weigh, weigh_error};
 use crate::record::Record;
@@ -22,7 +21,6 @@ use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 /// Calls the handler for one session.
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
-    pub(super) capabilities: Capabilities,
     pub(super) sources: WakeSources,
     pub(super) shared: bool,
     pub(super) spec: SessionSpec,
@@ -47,8 +45,8 @@ impl Caller for GuestCaller {
             Ok(answer) => this.discovered(answer, record),
             Err(error) => Ok((this.refused(error)?, None)),
         };
-        let (guest, capabilities) = (&self.guest, &self.capabilities);
-        let called = guest.call(capabilities, &self.sink, None, work, finish);
+        let guest = &self.guest;
+        let called = guest.call(&guest.capabilities, &self.sink, None, work, finish);
         let (ended, record) = called.await;
         let kept = record.take();
         let (outcome, next) = match ended.answer {

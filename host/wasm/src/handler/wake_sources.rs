@@ -23,19 +23,15 @@ const MAX_STRING: usize = 64;
 /// Maximum length of a shown group address, in bytes; no valid address is longer.
 const MAX_GROUP: usize = 64;
 
-/// Sources of wakes of one session.
 pub(super) struct WakeSources {
-    /// Device events.
     pub(super) devices: DeviceEvents,
     /// Network policy, or the reason why nothing is allowed.
     pub(super) network: Result<Policy, String>,
 }
 
-/// Availability of device events.
 pub(super) enum DeviceEvents {
     /// Granted and available.
     Available,
-    /// Not granted.
     NotGranted,
     /// Granted, but the agent cannot receive them; holds the reason.
     Unavailable(String),

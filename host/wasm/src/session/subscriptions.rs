@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leafhost_net::{Datagram, Interface, Interfaces, Listener, Policy};
+use leafhost_core::wait;
+use leafhost_net::{Interface, Interfaces, Listener, Policy, Received};
 use leafhost_udev::{Event, Subsystems};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
@@ -15,25 +16,19 @@ use crate::timeouts::NETWORK_SETTLE;
 /// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
 const MAX_EVENTS: usize = 256;
 
-/// An event for a session.
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
     /// A device event, or one for lost ones.
     Device(Arc<Event>),
     /// The granted interfaces changed.
     Network,
-    /// A datagram of a granted group.
-    Datagram(Arc<Datagram>),
-    /// Datagrams were lost.
-    DatagramsLost,
+    /// A datagram of a granted group, or that some were lost.
+    Group(Received),
 }
 
-/// Subscriptions of a session.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    /// Device events.
     pub(crate) devices: Option<DeviceSubscription>,
-    /// Changes of the network.
     pub(crate) network: Option<NetworkSubscription>,
     /// Datagrams of the granted groups.
     pub(crate) groups: Option<Box<dyn GroupSubscription>>,
@@ -111,9 +106,7 @@ impl NetworkSubscription {
     async fn next(&mut self) {
         loop {
             let Some(at) = self.look_at else {
-                if self.changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+                wait::changed(&mut self.changes).await;
                 self.look_at = Some(Instant::now() + NETWORK_SETTLE);
                 continue;
             };
@@ -139,7 +132,7 @@ async fn changed(subscription: &mut Option<NetworkSubscription>) {
 #[async_trait]
 pub(crate) trait GroupSubscription: Send {
     /// Returns the next datagram, or that some were lost; never ends. Cancel safe.
-    async fn next(&mut self) -> leafhost_net::Received;
+    async fn next(&mut self) -> Received;
 
     /// Returns what cannot be received, with the reasons.
     fn problems(&self) -> Vec<String>;
@@ -147,7 +140,7 @@ pub(crate) trait GroupSubscription: Send {
 
 #[async_trait]
 impl GroupSubscription for Listener {
-    async fn next(&mut self) -> leafhost_net::Received {
+    async fn next(&mut self) -> Received {
         Self::next(self).await
     }
 
@@ -157,12 +150,9 @@ impl GroupSubscription for Listener {
 }
 
 async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> SessionEvent {
-    let Some(open) = subscription else {
-        return std::future::pending().await;
-    };
-    match open.next().await {
-        leafhost_net::Received::Datagram(datagram) => SessionEvent::Datagram(datagram),
-        leafhost_net::Received::Lost => SessionEvent::DatagramsLost,
+    match subscription {
+        Some(open) => SessionEvent::Group(open.next().await),
+        None => std::future::pending().await,
     }
 }
 
@@ -178,7 +168,8 @@ impl EventBuffer {
     pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
         if self.lost {
             let devices = SessionEvent::Device(lost_devices());
-            self.events.extend([devices, SessionEvent::DatagramsLost]);
+            let datagrams = SessionEvent::Group(Received::Lost);
+            self.events.extend([devices, datagrams]);
         }
         self.events
     }

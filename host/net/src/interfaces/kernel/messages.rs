@@ -56,11 +56,9 @@ pub(super) fn get_local_routes(family: AddressFamily) -> RouteNetlinkMessage {
 pub(super) enum Answer {
     /// An interface, without its addresses.
     Link(Interface),
-    /// An address.
     Address(AddressMessage),
     /// Addresses of the node itself.
     LocalRoute(IpNet),
-    /// Any other message.
     Other,
 }
 
