@@ -6,7 +6,6 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt as _};
 use leafhost_core::names::{API_VERSION, GROUP};
@@ -79,25 +78,7 @@ pub(super) struct Edit {
     pub resource: ApiResource,
     pub namespace: Option<String>,
     pub name: String,
-    /// True if the patch changes the status.
-    pub is_status: bool,
     pub patch: Value,
-}
-
-impl Edit {
-    fn typed<K: Resource<DynamicType = ()>>(object: &K, patch: Value) -> Self {
-        Self::of(ApiResource::erase::<K>(&()), object.meta(), patch)
-    }
-
-    fn of(resource: ApiResource, metadata: &ObjectMeta, patch: Value) -> Self {
-        Self {
-            resource,
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone().unwrap_or_default(),
-            is_status: false,
-            patch,
-        }
-    }
 }
 
 /// Plans the migration of a cluster from Akri to Leafhost.
@@ -111,21 +92,24 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
     };
     plan.patch(
         |names| format!("Keep the API server from asking Akri's webhook {names}, which refuses Configurations that have a status"),
+        &(),
         seen.webhooks.iter().filter(|one| is_of(one.meta(), &[Part::Webhook])),
-        |one| Some(Edit::typed(one, ask(one, false)?)),
+        |one| ask(one, false),
     );
     let stopped = [Part::Agent, Part::Handler];
     plan.patch(
         |names| format!("Stop the DaemonSets {names}: from now on their pods need a node with a label that no node has"),
+        &(),
         seen.daemon_sets.iter().filter(|one| is_of(one.meta(), &stopped)),
-        |one| Some(Edit::typed(one, stop(one)?)),
+        stop,
     );
     plan.patch(
         |names| format!("Scale the Deployment {names} to 0"),
+        &(),
         seen.deployments
             .iter()
             .filter(|one| is_of(one.meta(), &[Part::Controller])),
-        |one| Some(Edit::typed(one, scale_down(one)?)),
+        scale_down,
     );
     let (waits, left) = pods(seen, &[Part::Agent, Part::Controller]);
     if !left.is_empty() {
@@ -142,25 +126,15 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
     }
     plan.patch(
         |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &manifest::resource(),
         &seen.configurations,
-        |one| {
-            Some(Edit::of(
-                manifest::resource(),
-                &one.metadata,
-                objects::take_configuration(one)?,
-            ))
-        },
+        objects::take_configuration,
     );
     plan.patch(
         |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &api_resource(),
         &seen.instances,
-        |one| {
-            Some(Edit::of(
-                api_resource(),
-                &one.metadata,
-                objects::take_instance(one)?,
-            ))
-        },
+        objects::take_instance,
     );
     let outdated = outdated(seen);
     if !outdated.is_empty() {
@@ -209,18 +183,21 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
     }
     plan.patch(
         |names| format!("Let the API server ask Akri's webhook {names} again"),
+        &(),
         &seen.webhooks,
-        |one| Some(Edit::typed(one, ask(one, true)?)),
+        |one| ask(one, true),
     );
     plan.patch(
         |names| format!("Scale the Deployment {names} to the replicas that it had"),
+        &(),
         &seen.deployments,
-        |one| Some(Edit::typed(one, scale_up(one)?)),
+        scale_up,
     );
     plan.patch(
         |names| format!("Start the DaemonSets {names}"),
+        &(),
         &seen.daemon_sets,
-        |one| Some(Edit::typed(one, start(one)?)),
+        start,
     );
     if plan.steps.is_empty() {
         return plan;
@@ -253,23 +230,15 @@ fn give_objects(seen: &ClusterState, plan: &mut Plan) {
     }
     plan.patch(
         |count| format!("Make each agent of Akri the field manager of its own slots and entries in {count}, and remove slots that are beyond the capacity"),
+        &api_resource(),
         &seen.instances,
-        |one| Some(Edit::of(api_resource(), &one.metadata, objects::give_instance(one)?)),
+        objects::give_instance,
     );
     plan.patch(
         |count| format!("Remove the status of {count}, which Akri's webhook would refuse"),
+        &manifest::resource(),
         &seen.configurations,
-        |one| {
-            let edit = Edit::of(
-                manifest::resource(),
-                &one.metadata,
-                objects::give_configuration(one)?,
-            );
-            Some(Edit {
-                is_status: true,
-                ..edit
-            })
-        },
+        objects::give_configuration,
     );
 }
 
@@ -279,25 +248,32 @@ impl Plan {
         self.steps.push(Step { text, action });
     }
 
-    /// Adds a step that patches the objects for which `edit` returns a patch; `text` gets their names or their number.
+    /// Adds a step that patches the objects of a kind for which `patch` returns a patch; `text` gets their names or their number.
     fn patch<'o, K: Resource + 'o>(
         &mut self,
         text: impl Fn(&str) -> String,
+        kind: &K::DynamicType,
         objects: impl IntoIterator<Item = &'o K>,
-        edit: impl Fn(&K) -> Option<Edit>,
+        patch: impl Fn(&K) -> Option<Value>,
     ) {
+        let resource = ApiResource::erase::<K>(kind);
         let (mut names, mut edits) = (Vec::new(), Vec::new());
         for object in objects {
-            if let Some(edit) = edit(object) {
+            if let Some(patch) = patch(object) {
                 names.push(shown(object));
-                edits.push(edit);
+                edits.push(Edit {
+                    resource: resource.clone(),
+                    namespace: object.namespace(),
+                    name: object.name_any(),
+                    patch,
+                });
             }
         }
-        let Some(edit) = edits.first() else {
+        if edits.is_empty() {
             return;
-        };
-        let text = match edit.resource.group.as_str() {
-            GROUP => text(&count(names.len(), &edit.resource.kind)),
+        }
+        let text = match resource.group.as_str() {
+            GROUP => text(&count(names.len(), &resource.kind)),
             _ => text(&names.join(", ")),
         };
         self.add(text, Action::Patch(edits));
