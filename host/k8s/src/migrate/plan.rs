@@ -9,6 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt as _};
 use leafhost_core::names::{API_VERSION, GROUP};
+use leafhost_core::text::few;
 use leafhost_core::yaml;
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ use crate::manifest::{self, embedded};
 
 /// Definitions of Akri that Leafhost has, too.
 const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
+/// Maximum number of objects that a note or a blocker names.
+const NAMED: usize = 10;
 
 /// State of a cluster.
 #[derive(Debug, Default)]
@@ -115,7 +118,7 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
     if !left.is_empty() {
         plan.notes.push(format!(
             "These pods of Akri are on nodes that are not Ready, and are not waited for: {}. If such a node comes back, its kubelet ends them",
-            listed(&left)
+            few(&left, NAMED)
         ));
     }
     if !plan.steps.is_empty() || !waits.is_empty() {
@@ -173,7 +176,7 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
     if plan.blockers.is_empty() && !waits.is_empty() {
         plan.blockers.push(format!(
             "These pods of Leafhost have not ended yet: {}",
-            listed(&waits)
+            few(&waits, NAMED)
         ));
     }
     let mut agents = seen.daemon_sets.iter();
@@ -325,7 +328,7 @@ fn notes(seen: &ClusterState) -> Vec<String> {
         notes.push(format!(
             "The Helm release {release} has made the Configurations {}: helm uninstall and helm upgrade of it would delete or change them. \
              docs/from-akri.md says how to remove Akri without them",
-            listed(&names)
+            few(&names, NAMED)
         ));
     }
     for one in &seen.daemon_sets {
@@ -370,21 +373,6 @@ fn text(configuration: &DynamicObject) -> Option<(String, String)> {
 fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
-}
-
-/// Lists a bounded number of names, and the number of further ones.
-fn listed(names: &[String]) -> String {
-    const MOST: usize = 10;
-    let shown = names
-        .iter()
-        .take(MOST)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    match names.len().checked_sub(MOST) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
-    }
 }
 
 /// Returns the pods of some parts that are waited for, and those whose node is not Ready.
