@@ -219,17 +219,13 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
 /// Adds the steps that restore the objects for Akri's agents.
 fn give_objects(seen: &ClusterState, plan: &mut Plan) {
     for one in &seen.configurations {
-        let unreadable = one
-            .data
-            .get("spec")
-            .map(embedded::unreadable)
-            .unwrap_or_default();
-        plan.blockers.extend(unreadable.into_iter().map(|why| {
-            format!(
+        let unreadable = one.data.get("spec").map(embedded::unreadable);
+        for why in unreadable.into_iter().flatten() {
+            plan.blockers.push(format!(
                 "Akri's agents stop at Configuration {}: {why}; correct or delete it",
                 shown(one)
-            )
-        }));
+            ));
+        }
     }
     plan.patch(
         |count| format!("Make each agent of Akri the field manager of its own slots and entries in {count}, and remove slots that are beyond the capacity"),
@@ -347,16 +343,10 @@ fn notes(seen: &ClusterState) -> Vec<String> {
         }
     }
     for one in &seen.configurations {
-        let problems = one
-            .data
-            .get("spec")
-            .map(embedded::problems)
-            .unwrap_or_default();
-        notes.extend(
-            problems
-                .into_iter()
-                .map(|problem| format!("Configuration {}: {problem}", shown(one))),
-        );
+        let problems = one.data.get("spec").map(embedded::problems);
+        for problem in problems.into_iter().flatten() {
+            notes.push(format!("Configuration {}: {problem}", shown(one)));
+        }
     }
     notes
 }
