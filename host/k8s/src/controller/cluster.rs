@@ -15,7 +15,6 @@ use leafhost_core::cluster::{
     PodKey, PodState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
-use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::DEVICES;
@@ -312,10 +311,6 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
     let names: Vec<String> = names.collect();
     let scheduled = names.iter().any(|name| name == DEVICES);
     let scheduled = pod.uid().filter(|_| scheduled);
-    let is_ours = |name: &String| {
-        name.split_once('/')
-            .is_some_and(|(domain, _)| domain == GROUP)
-    };
     let own = spec.resource_claims.iter().flatten();
     let own = own.filter_map(|claim| claim.resource_claim_name.clone());
     let status = pod.status.as_ref();
@@ -328,7 +323,7 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
     });
     let namespace = pod.namespace().unwrap_or_default();
     let claims = own.chain(made).map(|name| claim_key(&namespace, &name));
-    let names = names.into_iter().filter(is_ours);
+    let names = names.into_iter().filter(|name| labels::is_ours(name));
     let scheduled = scheduled.map(|uid| pod_key(&uid));
     names.chain(claims).chain(scheduled).collect()
 }
