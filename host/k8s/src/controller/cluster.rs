@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
-use kube::runtime::events::Recorder;
+use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
@@ -44,7 +44,6 @@ mod statuses;
 
 pub use clear::clear;
 use finalizers::Finalizers;
-use statuses::Statuses;
 
 /// Name of the controllers' Lease, and field manager of their writes.
 pub(crate) const NAME: &str = "leafhost-controller";
@@ -73,7 +72,10 @@ impl KubeCluster {
         agents: Option<&str>,
         tasks: &mut Tasks,
     ) -> Self {
-        let holder_name = holder.clone();
+        let reporter = Reporter {
+            controller: NAME.to_owned(),
+            instance: Some(holder.clone()),
+        };
         let (lead, leads) = watch::channel(false);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let held = lease::hold(leases, NAME.to_owned(), holder, lead, tasks.stop.clone());
@@ -125,12 +127,9 @@ impl KubeCluster {
             publish,
         );
         tasks.add_loop("watch of Instances", following);
-        let Statuses {
-            configurations,
-            mut reports,
-            manifests,
-            recorder,
-        } = Statuses::watch(client, &holder_name, finalizers, tasks);
+        let (configurations, manifests) =
+            statuses::follow_configurations(client, finalizers, tasks);
+        let mut reports = statuses::follow_reports(client, tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());
             reports = agents::watch(client, place, reports, leading, tasks);
@@ -159,7 +158,7 @@ impl KubeCluster {
         Self {
             client: client.clone(),
             views,
-            recorder,
+            recorder: Recorder::new(client.clone(), reporter),
         }
     }
 }
