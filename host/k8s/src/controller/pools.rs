@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
+use crate::controller::log_problem;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::reconciler::{Reconcile, Reconciler};
 use crate::slices::{corrected, object, probe, slice};
@@ -121,7 +122,10 @@ impl PoolTask {
                 let slices = all_slices(pools, found);
                 self.reconciler.want(slices);
             }
-            self.log_problem();
+            let asked = &self.asked;
+            let unasked = asked.error.clone().filter(|_| asked.features.is_none());
+            let problem = unasked.or_else(|| self.reconciler.problem());
+            log_problem(&mut self.logged, problem, "the slices of shared devices");
             let acts = leads && self.pools.is_some();
             let again = self.asked.next.filter(|_| asks);
             let next = leaves.into_iter().chain(again).min();
@@ -222,24 +226,6 @@ impl PoolTask {
             self.left_out = left_out;
         }
         Some(pools)
-    }
-
-    fn log_problem(&mut self) {
-        let unasked = self
-            .asked
-            .error
-            .clone()
-            .filter(|_| self.asked.features.is_none());
-        let problem = unasked.or_else(|| self.reconciler.problem());
-        if problem != self.logged {
-            if let Some(problem) = &problem {
-                tracing::warn!(
-                    problem,
-                    "cannot bring the slices of shared devices up to date"
-                );
-            }
-            self.logged = problem;
-        }
     }
 }
 
