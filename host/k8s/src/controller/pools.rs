@@ -17,6 +17,7 @@ use leafhost_core::pools::{Pools, pools};
 use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
 use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -129,25 +130,21 @@ impl PoolTask {
             let acts = leads && self.pools.is_some();
             let again = self.asked.next.filter(|_| asks);
             let next = leaves.into_iter().chain(again).min();
-            let changed = tokio::select! {
+            tokio::select! {
                 due = self.reconciler.due(acts) => {
                     if let Some((name, write)) = due {
                         self.reconciler.write(name, write).await;
                     }
                     continue;
                 }
-                changed = self.views.configurations.changed() => changed.is_ok(),
-                changed = self.views.instances.changed() => changed.is_ok(),
-                changed = self.hostnames.changed() => changed.is_ok(),
-                changed = self.views.leads.changed() => changed.is_ok(),
-                changed = self.nodes.changed() => changed.is_ok(),
-                () = until(next) => true,
-            };
-            is_news = true;
-            if !changed {
-                // The other tasks end together with this one.
-                pending::<()>().await;
+                () = changed(&mut self.views.configurations) => {}
+                () = changed(&mut self.views.instances) => {}
+                () = changed(&mut self.hostnames) => {}
+                () = changed(&mut self.views.leads) => {}
+                () = changed(&mut self.nodes) => {}
+                () = until(next) => {}
             }
+            is_news = true;
         }
     }
 
