@@ -28,7 +28,7 @@ use leafhost_core::session::{
 };
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
-use leafhost_k8s::{KubeConfigurations, KubeInstances, KubeReport};
+use leafhost_k8s::{KubeInstances, KubeReport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -165,7 +165,7 @@ impl Running {
         let simulation = Arc::new(Simulation::new(number));
         let mut tasks = Tasks::default();
         let instances = KubeInstances::watch(&client, &node, memory("instances.json"), &mut tasks);
-        let configurations = KubeConfigurations::watch(
+        let configurations = leafhost_k8s::watch_configurations(
             client.clone(),
             BTreeSet::new(),
             memory("configurations.json"),
@@ -173,7 +173,7 @@ impl Running {
         );
         let report = KubeReport::new(client, &node, &identity.node_uid, None);
         let ports = Ports {
-            configurations: configurations.configurations(),
+            configurations,
             handlers: Arc::<Simulation>::clone(&simulation),
             accepted: Arc::<Simulation>::clone(&simulation),
             loader: Arc::<Simulation>::clone(&simulation),

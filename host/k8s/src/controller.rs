@@ -7,3 +7,13 @@ pub mod classes;
 pub mod cluster;
 mod left_over;
 mod pools;
+
+/// Logs a new reason why objects are not up to date.
+fn log_problem(logged: &mut Option<String>, problem: Option<String>, what: &str) {
+    if problem != *logged {
+        if let Some(problem) = &problem {
+            tracing::warn!(problem, "cannot bring {what} up to date");
+        }
+        *logged = problem;
+    }
+}

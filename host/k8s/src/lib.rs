@@ -38,7 +38,7 @@ use leafhost_core::backoff::wait as backoff;
 use leafhost_core::wait::{self, until};
 
 pub use agent::claims::KubeClaims;
-pub use agent::configurations::KubeConfigurations;
+pub use agent::configurations::follow as watch_configurations;
 pub use agent::handlers::{self, KubeHandlers};
 pub use agent::identity::{Identity, identify};
 pub use agent::instances::KubeInstances;

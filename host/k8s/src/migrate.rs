@@ -102,7 +102,8 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
         format!("{} {}{name}", resource.kind, namespace.unwrap_or_default())
     };
     let request = async {
-        if edit.is_status {
+        // A status is written only through its subresource.
+        if edit.patch.get("status").is_some() {
             api.patch_status(name, &params, &patch).await
         } else {
             api.patch(name, &params, &patch).await

@@ -32,14 +32,12 @@ pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
 
 /// Returns the state of a node.
 pub fn state(node: &Node) -> NodeState {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let is_out =
-        taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE));
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let ready = conditions.and_then(|all| all.iter().find(|condition| condition.type_ == "Ready"));
+    let taints = node.spec.iter().flat_map(|spec| &spec.taints);
+    let is_out = taints.flatten().any(|taint| taint.key == OUT_OF_SERVICE);
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    let ready = conditions
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
     // A node that has not reported yet is not Ready since its creation.
     let since = match ready {
         Some(ready) if ready.status == "True" => None,

@@ -11,10 +11,7 @@ use leafhost_core::ports::{
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileClaimRecords, FileInstances, NodeState, watch_configurations};
-use leafhost_k8s::{
-    ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport,
-    KubeSlices,
-};
+use leafhost_k8s::{ConnectError, KubeClaims, KubeHandlers, KubeInstances, KubeReport, KubeSlices};
 
 use tokio::sync::watch;
 
@@ -132,13 +129,12 @@ impl Home {
             mode: "cluster",
             cdi_readers: CdiReaders::Root,
             problems: state.dir.problem.iter().cloned().collect(),
-            configurations: KubeConfigurations::watch(
+            configurations: leafhost_k8s::watch_configurations(
                 client,
                 namespaces,
                 memory("configurations.json"),
                 &mut tasks,
-            )
-            .configurations(),
+            ),
             handlers: Arc::new(handlers),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),

@@ -29,50 +29,36 @@ const NAMES: &str = "names.json";
 const LIST_FIRST: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_mins(5);
 
-/// Watched Configurations of a cluster.
-pub struct KubeConfigurations {
-    set: watch::Receiver<Arc<ConfigurationSet>>,
-}
-
-impl KubeConfigurations {
-    /// Watches the Configurations. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The file
-    /// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is unreachable; a file beside it
-    /// keeps the names.
-    pub fn watch(
-        client: Client,
-        namespaces: BTreeSet<String>,
-        memory: PathBuf,
-        tasks: &mut Tasks,
-    ) -> Self {
-        let (sender, set) = watch::channel(Arc::default());
-        let mut index = ConfigurationIndex::default();
-        if let Some(objects) = memory::read(&memory) {
-            index.remember(objects);
-        }
-        let file = memory.with_file_name(NAMES);
-        let remembered = memory::read(&file).unwrap_or_default();
-        let (name_sender, names) = watch::channel(Arc::default());
-        let (keep, kept) = watch::channel(None);
-        let following = names::follow(client.clone(), remembered, name_sender);
-        tasks.add_loop("watch of names", following);
-        let keeping = memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
-            set.is_read.then(|| ResourceNames::clone(&set.names))
-        });
-        tasks.add_loop("file of names", keeping);
-        let values = Values::new(client.clone(), tasks);
-        let running = run(client, namespaces, (index, values), names, sender, keep);
-        tasks.add_loop("watch of Configurations", running);
-        let keeping = memory::keep(memory, kept, Clone::clone);
-        tasks.add_loop("file of Configurations", keeping);
-        Self { set }
+/// Watches the Configurations of a cluster. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The file
+/// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is unreachable; a file beside it
+/// keeps the names.
+pub fn follow(
+    client: Client,
+    namespaces: BTreeSet<String>,
+    memory: PathBuf,
+    tasks: &mut Tasks,
+) -> watch::Receiver<Arc<ConfigurationSet>> {
+    let (sender, set) = watch::channel(Arc::default());
+    let mut index = ConfigurationIndex::default();
+    if let Some(objects) = memory::read(&memory) {
+        index.remember(objects);
     }
-}
-
-impl KubeConfigurations {
-    /// Returns the Configurations.
-    pub fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
-        self.set.clone()
-    }
+    let file = memory.with_file_name(NAMES);
+    let remembered = memory::read(&file).unwrap_or_default();
+    let (name_sender, names) = watch::channel(Arc::default());
+    let (keep, kept) = watch::channel(None);
+    let following = names::follow(client.clone(), remembered, name_sender);
+    tasks.add_loop("watch of names", following);
+    let keeping = memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
+        set.is_read.then(|| ResourceNames::clone(&set.names))
+    });
+    tasks.add_loop("file of names", keeping);
+    let values = Values::new(client.clone(), tasks);
+    let running = run(client, namespaces, (index, values), names, sender, keep);
+    tasks.add_loop("watch of Configurations", running);
+    let keeping = memory::keep(memory, kept, Clone::clone);
+    tasks.add_loop("file of Configurations", keeping);
+    set
 }
 
 async fn run(

@@ -62,8 +62,8 @@ struct State {
     unread: BTreeSet<Scope>,
     /// Fields that the API server drops from Instances, by uid, if the installed definition is Akri's, which lacks them.
     pruned: BTreeMap<String, Pruned>,
-    /// Reasons why watches are interrupted at the moment.
-    interrupted: BTreeMap<Scope, String>,
+    /// Reasons why watches are interrupted; `None` for a watch that works.
+    interrupted: BTreeMap<Scope, Option<String>>,
     /// `None` once a watch has ended, which informs the receivers that no more changes follow.
     set: Option<watch::Sender<Arc<InstanceSet>>>,
 }
@@ -203,7 +203,7 @@ impl Shared {
         let state = self.state();
         let is_read = state.unread.is_empty();
         let instances = state.view.instances();
-        let interrupted = state.interrupted.values().next();
+        let interrupted = state.interrupted.values().flatten().next();
         if let Some(set) = &state.set {
             set.send_if_modified(|shown| {
                 let is_news = is_read && (!shown.complete || shown.instances != *instances);
@@ -224,11 +224,7 @@ impl Shared {
 
     /// Records that a watch works, or why it does not.
     fn interrupted(&self, scope: Scope, why: Option<String>) {
-        let interrupted = &mut self.state().interrupted;
-        match why {
-            Some(why) => drop(interrupted.insert(scope, why)),
-            None => drop(interrupted.remove(&scope)),
-        }
+        self.state().interrupted.insert(scope, why);
     }
 
     /// Takes an object into the view; returns it as the agent knows it.
@@ -277,21 +273,19 @@ impl Shared {
 
     async fn write_in_time(&self, change: Change) -> Written {
         let key = change.key();
-        let written = tokio::time::timeout(CHANGE, self.write(change)).await;
+        let written = async {
+            match change {
+                Change::Create(instance) => self.create(&key, *instance).await,
+                Change::Update { uid, edits, .. } => self.update(&key, &uid, &edits).await,
+                Change::Delete {
+                    uid,
+                    resource_version,
+                    ..
+                } => self.delete(&key, uid, resource_version).await,
+            }
+        };
+        let written = tokio::time::timeout(CHANGE, written).await;
         written.unwrap_or_else(|_| Err(store_error(&Failure::silent(CHANGE), &key)))
-    }
-
-    async fn write(&self, change: Change) -> Written {
-        let key = change.key();
-        match change {
-            Change::Create(instance) => self.create(&key, *instance).await,
-            Change::Update { uid, edits, .. } => self.update(&key, &uid, &edits).await,
-            Change::Delete {
-                uid,
-                resource_version,
-                ..
-            } => self.delete(&key, uid, resource_version).await,
-        }
     }
 
     async fn create(&self, key: &InstanceKey, instance: Instance) -> Written {

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
+use crate::controller::log_problem;
 use crate::reconciler::{Reconcile, Reconciler, hold_alone};
 use crate::watch::Watch;
 
@@ -74,12 +75,7 @@ pub async fn keep(
                 crate::publish(&states, now);
             }
         }
-        if problem != logged {
-            if let Some(problem) = &problem {
-                tracing::warn!(problem, "cannot bring DeviceClasses up to date");
-            }
-            logged = problem;
-        }
+        log_problem(&mut logged, problem, "DeviceClasses");
         let acts = *leads.borrow_and_update() && is_known;
         tokio::select! {
             () = changed(&mut configurations) => {}

@@ -8,14 +8,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
-use kube::runtime::events::Recorder;
+use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
     PodState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
-use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{DEVICES, PodKey};
@@ -45,7 +44,6 @@ mod statuses;
 
 pub use clear::clear;
 use finalizers::Finalizers;
-use statuses::Statuses;
 
 /// Name of the controllers' Lease, and field manager of their writes.
 pub(crate) const NAME: &str = "leafhost-controller";
@@ -74,7 +72,10 @@ impl KubeCluster {
         agents: Option<&str>,
         tasks: &mut Tasks,
     ) -> Self {
-        let holder_name = holder.clone();
+        let reporter = Reporter {
+            controller: NAME.to_owned(),
+            instance: Some(holder.clone()),
+        };
         let (lead, leads) = watch::channel(false);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let held = lease::hold(leases, NAME.to_owned(), holder, lead, tasks.stop.clone());
@@ -126,12 +127,9 @@ impl KubeCluster {
             publish,
         );
         tasks.add_loop("watch of Instances", following);
-        let Statuses {
-            configurations,
-            mut reports,
-            manifests,
-            recorder,
-        } = Statuses::watch(client, &holder_name, finalizers, tasks);
+        let (configurations, manifests) =
+            statuses::follow_configurations(client, finalizers, tasks);
+        let mut reports = statuses::follow_reports(client, tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());
             reports = agents::watch(client, place, reports, leading, tasks);
@@ -160,7 +158,7 @@ impl KubeCluster {
         Self {
             client: client.clone(),
             views,
-            recorder,
+            recorder: Recorder::new(client.clone(), reporter),
         }
     }
 }
@@ -312,10 +310,6 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
     let names: Vec<String> = names.collect();
     let scheduled = names.iter().any(|name| name == DEVICES);
     let scheduled = pod.uid().filter(|_| scheduled);
-    let is_ours = |name: &String| {
-        name.split_once('/')
-            .is_some_and(|(domain, _)| domain == GROUP)
-    };
     let own = spec.resource_claims.iter().flatten();
     let own = own.filter_map(|claim| claim.resource_claim_name.clone());
     let status = pod.status.as_ref();
@@ -328,7 +322,7 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
     });
     let namespace = pod.namespace().unwrap_or_default();
     let claims = own.chain(made).map(|name| claim_key(&namespace, &name));
-    let names = names.into_iter().filter(is_ours);
+    let names = names.into_iter().filter(|name| labels::is_ours(name));
     let scheduled = scheduled.map(|uid| pod_key(&uid));
     names.chain(claims).chain(scheduled).collect()
 }

@@ -17,11 +17,13 @@ use leafhost_core::pools::{Pools, pools};
 use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
 use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
+use crate::controller::log_problem;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::reconciler::{Reconcile, Reconciler};
 use crate::slices::{corrected, object, probe, slice};
@@ -121,29 +123,28 @@ impl PoolTask {
                 let slices = all_slices(pools, found);
                 self.reconciler.want(slices);
             }
-            self.log_problem();
+            let asked = &self.asked;
+            let unasked = asked.error.clone().filter(|_| asked.features.is_none());
+            let problem = unasked.or_else(|| self.reconciler.problem());
+            log_problem(&mut self.logged, problem, "the slices of shared devices");
             let acts = leads && self.pools.is_some();
             let again = self.asked.next.filter(|_| asks);
             let next = leaves.into_iter().chain(again).min();
-            let changed = tokio::select! {
+            tokio::select! {
                 due = self.reconciler.due(acts) => {
                     if let Some((name, write)) = due {
                         self.reconciler.write(name, write).await;
                     }
                     continue;
                 }
-                changed = self.views.configurations.changed() => changed.is_ok(),
-                changed = self.views.instances.changed() => changed.is_ok(),
-                changed = self.hostnames.changed() => changed.is_ok(),
-                changed = self.views.leads.changed() => changed.is_ok(),
-                changed = self.nodes.changed() => changed.is_ok(),
-                () = until(next) => true,
-            };
-            is_news = true;
-            if !changed {
-                // The other tasks end together with this one.
-                pending::<()>().await;
+                () = changed(&mut self.views.configurations) => {}
+                () = changed(&mut self.views.instances) => {}
+                () = changed(&mut self.hostnames) => {}
+                () = changed(&mut self.views.leads) => {}
+                () = changed(&mut self.nodes) => {}
+                () = until(next) => {}
             }
+            is_news = true;
         }
     }
 
@@ -222,24 +223,6 @@ impl PoolTask {
             self.left_out = left_out;
         }
         Some(pools)
-    }
-
-    fn log_problem(&mut self) {
-        let unasked = self
-            .asked
-            .error
-            .clone()
-            .filter(|_| self.asked.features.is_none());
-        let problem = unasked.or_else(|| self.reconciler.problem());
-        if problem != self.logged {
-            if let Some(problem) = &problem {
-                tracing::warn!(
-                    problem,
-                    "cannot bring the slices of shared devices up to date"
-                );
-            }
-            self.logged = problem;
-        }
     }
 }
 

@@ -8,19 +8,17 @@ use serde_json::{Value, json};
 
 /// Returns the operations of the `edits` on `base`, or `None` if `base` does not meet their assumptions.
 pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
-    operations(base, edits, Operations::default())
+    operations(base, edits, false)
 }
 
 /// Returns the operations like [`of`], with a test that the object has not been written since `base` was read.
 pub fn of_version(base: &Instance, edits: &[Edit]) -> Option<Value> {
-    let whole = Operations {
-        is_whole: true,
-        ..Operations::default()
-    };
-    operations(base, edits, whole)
+    operations(base, edits, true)
 }
 
-fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<Value> {
+fn operations(base: &Instance, edits: &[Edit], is_whole: bool) -> Option<Value> {
+    let list = Vec::new();
+    let mut patch = Operations { list, is_whole };
     patch.test("/metadata/uid", &json!(base.metadata.uid));
     let mut now = base.clone();
     for edit in edits {
@@ -61,7 +59,6 @@ fn is_guarded(before: &Instance, now: &Instance) -> bool {
         || old.owner_references != new.owner_references
 }
 
-#[derive(Default)]
 struct Operations {
     list: Vec<Value>,
     /// True if a part is written as a whole, so that no other writer may have changed the object since it was read.

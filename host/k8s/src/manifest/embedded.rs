@@ -13,41 +13,34 @@ const KNOWN: &str = "1.37";
 
 /// Returns the parts of a spec that Kubernetes would not read, each with its field.
 pub fn problems(spec: &Value) -> Vec<String> {
-    checked(spec)
-        .into_iter()
-        .map(|problem| problem.text)
+    let fields = checked(spec).into_iter();
+    fields
+        .flat_map(|field| field.unwrap_or_else(|fatal| vec![fatal]))
         .collect()
 }
 
 /// Returns the problems for which a field cannot be read as its Kubernetes type at all.
 pub fn unreadable(spec: &Value) -> Vec<String> {
-    let problems = checked(spec).into_iter();
-    let fatal = problems.filter(|problem| problem.is_fatal);
-    fatal.map(|problem| problem.text).collect()
+    checked(spec).into_iter().filter_map(Result::err).collect()
 }
 
-struct Problem {
-    /// True if nothing of the field can be read.
-    is_fatal: bool,
-    text: String,
+fn checked(spec: &Value) -> [Result<Vec<String>, String>; 4] {
+    [
+        check::<PodSpec>(spec, "brokerSpec.brokerPodSpec"),
+        check::<JobSpec>(spec, "brokerSpec.brokerJobSpec"),
+        check::<ServiceSpec>(spec, "instanceServiceSpec"),
+        check::<ServiceSpec>(spec, "configurationServiceSpec"),
+    ]
 }
 
-fn checked(spec: &Value) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    check::<PodSpec>(spec, "brokerSpec.brokerPodSpec", &mut problems);
-    check::<JobSpec>(spec, "brokerSpec.brokerJobSpec", &mut problems);
-    check::<ServiceSpec>(spec, "instanceServiceSpec", &mut problems);
-    check::<ServiceSpec>(spec, "configurationServiceSpec", &mut problems);
-    problems
-}
-
-/// Checks a field of the spec, given by a dotted path, against a Kubernetes type.
-fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Problem>) {
+/// Checks a field of the spec, given by a dotted path, against a Kubernetes type. Returns the problems of its parts; the error is the problem
+/// for which nothing of the field can be read.
+fn check<T: DeserializeOwned>(spec: &Value, field: &str) -> Result<Vec<String>, String> {
     let value = field
         .split('.')
         .try_fold(spec, |value, name| value.get(name));
     let Some(value) = value.filter(|value| !value.is_null()) else {
-        return;
+        return Ok(Vec::new());
     };
     let mut unknown = Vec::new();
     let mut ignored = |path: serde_ignored::Path<'_>| unknown.push(shown(&path.to_string()));
@@ -58,22 +51,15 @@ fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Prob
             path if path == "." => String::new(),
             path => format!(".{}", shown(&path)),
         };
-        problems.push(Problem {
-            is_fatal: true,
-            text: format!(
-                "spec.{field}{path}: {}",
-                reworded(&error.inner().to_string())
-            ),
-        });
-        return;
+        let why = reworded(&error.inner().to_string());
+        return Err(format!("spec.{field}{path}: {why}"));
     }
-    let unknown = unknown.into_iter().take(MOST);
-    problems.extend(unknown.map(|path| Problem {
-        is_fatal: false,
-        text: format!(
+    let unknown = unknown.into_iter().take(MOST).map(|path| {
+        format!(
             "spec.{field}.{path}: Kubernetes has no such field, up to version {KNOWN}; remove it or correct its name"
-        ),
-    }));
+        )
+    });
+    Ok(unknown.collect())
 }
 
 /// Formats a path as kubectl does, such as `containers[0].image`, without the marks of optional fields.

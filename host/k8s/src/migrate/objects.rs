@@ -33,11 +33,7 @@ pub fn take_instance(instance: &DynamicObject) -> Option<Value> {
     };
     let kept = managers_but(instance, is_akris).map(|mut kept| {
         if kept.is_empty() {
-            kept.push(entry(
-                MANAGER,
-                "Update",
-                &json!({"f:configurationName": {}}),
-            ));
+            kept.push(own_entry());
         }
         kept
     });
@@ -129,11 +125,7 @@ pub fn give_instance(instance: &DynamicObject) -> Option<Value> {
         slots.map(|(manager, slots)| entry(&manager, "Apply", &json!({"f:deviceUsage": slots}))),
     );
     if managers.is_empty() {
-        managers.push(entry(
-            MANAGER,
-            "Update",
-            &json!({"f:configurationName": {}}),
-        ));
+        managers.push(own_entry());
     }
     let mut metadata = Map::new();
     if !is_same(&managers, instance.managed_fields()) {
@@ -177,6 +169,11 @@ pub fn give_configuration(configuration: &DynamicObject) -> Option<Value> {
 fn versioned(seen: &ObjectMeta, mut metadata: Map<String, Value>) -> Value {
     metadata.insert("resourceVersion".to_owned(), json!(seen.resource_version));
     json!({"metadata": metadata})
+}
+
+/// Returns an entry of an Instance without any other manager.
+fn own_entry() -> ManagedFieldsEntry {
+    entry(MANAGER, "Update", &json!({"f:configurationName": {}}))
 }
 
 fn entry(manager: &str, operation: &str, spec: &Value) -> ManagedFieldsEntry {

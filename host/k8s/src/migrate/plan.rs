@@ -6,10 +6,10 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt as _};
 use leafhost_core::names::{API_VERSION, GROUP};
+use leafhost_core::text::few;
 use leafhost_core::yaml;
 use serde_json::{Value, json};
 
@@ -21,6 +21,8 @@ use crate::manifest::{self, embedded};
 
 /// Definitions of Akri that Leafhost has, too.
 const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
+/// Maximum number of objects that a note or a blocker names.
+const NAMED: usize = 10;
 
 /// State of a cluster.
 #[derive(Debug, Default)]
@@ -79,25 +81,7 @@ pub(super) struct Edit {
     pub resource: ApiResource,
     pub namespace: Option<String>,
     pub name: String,
-    /// True if the patch changes the status.
-    pub is_status: bool,
     pub patch: Value,
-}
-
-impl Edit {
-    fn typed<K: Resource<DynamicType = ()>>(object: &K, patch: Value) -> Self {
-        Self::of(ApiResource::erase::<K>(&()), object.meta(), patch)
-    }
-
-    fn of(resource: ApiResource, metadata: &ObjectMeta, patch: Value) -> Self {
-        Self {
-            resource,
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone().unwrap_or_default(),
-            is_status: false,
-            patch,
-        }
-    }
 }
 
 /// Plans the migration of a cluster from Akri to Leafhost.
@@ -111,27 +95,30 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
     };
     plan.patch(
         |names| format!("Keep the API server from asking Akri's webhook {names}, which refuses Configurations that have a status"),
+        &(),
         seen.webhooks.iter().filter(|one| is_of(one.meta(), &[Part::Webhook])),
-        |one| Some(Edit::typed(one, ask(one, false)?)),
+        |one| ask(one, false),
     );
     let stopped = [Part::Agent, Part::Handler];
     plan.patch(
         |names| format!("Stop the DaemonSets {names}: from now on their pods need a node with a label that no node has"),
+        &(),
         seen.daemon_sets.iter().filter(|one| is_of(one.meta(), &stopped)),
-        |one| Some(Edit::typed(one, stop(one)?)),
+        stop,
     );
     plan.patch(
         |names| format!("Scale the Deployment {names} to 0"),
+        &(),
         seen.deployments
             .iter()
             .filter(|one| is_of(one.meta(), &[Part::Controller])),
-        |one| Some(Edit::typed(one, scale_down(one)?)),
+        scale_down,
     );
     let (waits, left) = pods(seen, &[Part::Agent, Part::Controller]);
     if !left.is_empty() {
         plan.notes.push(format!(
             "These pods of Akri are on nodes that are not Ready, and are not waited for: {}. If such a node comes back, its kubelet ends them",
-            listed(&left)
+            few(&left, NAMED)
         ));
     }
     if !plan.steps.is_empty() || !waits.is_empty() {
@@ -142,25 +129,15 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
     }
     plan.patch(
         |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &manifest::resource(),
         &seen.configurations,
-        |one| {
-            Some(Edit::of(
-                manifest::resource(),
-                &one.metadata,
-                objects::take_configuration(one)?,
-            ))
-        },
+        objects::take_configuration,
     );
     plan.patch(
         |count| format!("Remove the finalizers and field managers of Akri's agents from {count}"),
+        &api_resource(),
         &seen.instances,
-        |one| {
-            Some(Edit::of(
-                api_resource(),
-                &one.metadata,
-                objects::take_instance(one)?,
-            ))
-        },
+        objects::take_instance,
     );
     let outdated = outdated(seen);
     if !outdated.is_empty() {
@@ -199,7 +176,7 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
     if plan.blockers.is_empty() && !waits.is_empty() {
         plan.blockers.push(format!(
             "These pods of Leafhost have not ended yet: {}",
-            listed(&waits)
+            few(&waits, NAMED)
         ));
     }
     let mut agents = seen.daemon_sets.iter();
@@ -209,18 +186,21 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
     }
     plan.patch(
         |names| format!("Let the API server ask Akri's webhook {names} again"),
+        &(),
         &seen.webhooks,
-        |one| Some(Edit::typed(one, ask(one, true)?)),
+        |one| ask(one, true),
     );
     plan.patch(
         |names| format!("Scale the Deployment {names} to the replicas that it had"),
+        &(),
         &seen.deployments,
-        |one| Some(Edit::typed(one, scale_up(one)?)),
+        scale_up,
     );
     plan.patch(
         |names| format!("Start the DaemonSets {names}"),
+        &(),
         &seen.daemon_sets,
-        |one| Some(Edit::typed(one, start(one)?)),
+        start,
     );
     if plan.steps.is_empty() {
         return plan;
@@ -239,37 +219,25 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
 /// Adds the steps that restore the objects for Akri's agents.
 fn give_objects(seen: &ClusterState, plan: &mut Plan) {
     for one in &seen.configurations {
-        let unreadable = one
-            .data
-            .get("spec")
-            .map(embedded::unreadable)
-            .unwrap_or_default();
-        plan.blockers.extend(unreadable.into_iter().map(|why| {
-            format!(
+        let unreadable = one.data.get("spec").map(embedded::unreadable);
+        for why in unreadable.into_iter().flatten() {
+            plan.blockers.push(format!(
                 "Akri's agents stop at Configuration {}: {why}; correct or delete it",
                 shown(one)
-            )
-        }));
+            ));
+        }
     }
     plan.patch(
         |count| format!("Make each agent of Akri the field manager of its own slots and entries in {count}, and remove slots that are beyond the capacity"),
+        &api_resource(),
         &seen.instances,
-        |one| Some(Edit::of(api_resource(), &one.metadata, objects::give_instance(one)?)),
+        objects::give_instance,
     );
     plan.patch(
         |count| format!("Remove the status of {count}, which Akri's webhook would refuse"),
+        &manifest::resource(),
         &seen.configurations,
-        |one| {
-            let edit = Edit::of(
-                manifest::resource(),
-                &one.metadata,
-                objects::give_configuration(one)?,
-            );
-            Some(Edit {
-                is_status: true,
-                ..edit
-            })
-        },
+        objects::give_configuration,
     );
 }
 
@@ -279,25 +247,32 @@ impl Plan {
         self.steps.push(Step { text, action });
     }
 
-    /// Adds a step that patches the objects for which `edit` returns a patch; `text` gets their names or their number.
+    /// Adds a step that patches the objects of a kind for which `patch` returns a patch; `text` gets their names or their number.
     fn patch<'o, K: Resource + 'o>(
         &mut self,
         text: impl Fn(&str) -> String,
+        kind: &K::DynamicType,
         objects: impl IntoIterator<Item = &'o K>,
-        edit: impl Fn(&K) -> Option<Edit>,
+        patch: impl Fn(&K) -> Option<Value>,
     ) {
+        let resource = ApiResource::erase::<K>(kind);
         let (mut names, mut edits) = (Vec::new(), Vec::new());
         for object in objects {
-            if let Some(edit) = edit(object) {
+            if let Some(patch) = patch(object) {
                 names.push(shown(object));
-                edits.push(edit);
+                edits.push(Edit {
+                    resource: resource.clone(),
+                    namespace: object.namespace(),
+                    name: object.name_any(),
+                    patch,
+                });
             }
         }
-        let Some(edit) = edits.first() else {
+        if edits.is_empty() {
             return;
-        };
-        let text = match edit.resource.group.as_str() {
-            GROUP => text(&count(names.len(), &edit.resource.kind)),
+        }
+        let text = match resource.group.as_str() {
+            GROUP => text(&count(names.len(), &resource.kind)),
             _ => text(&names.join(", ")),
         };
         self.add(text, Action::Patch(edits));
@@ -349,7 +324,7 @@ fn notes(seen: &ClusterState) -> Vec<String> {
         notes.push(format!(
             "The Helm release {release} has created the Configurations {}: helm uninstall and helm upgrade of it would delete or change them. \
              docs/from-akri.md says how to remove Akri without them",
-            listed(&names)
+            few(&names, NAMED)
         ));
     }
     for one in &seen.daemon_sets {
@@ -368,16 +343,10 @@ fn notes(seen: &ClusterState) -> Vec<String> {
         }
     }
     for one in &seen.configurations {
-        let problems = one
-            .data
-            .get("spec")
-            .map(embedded::problems)
-            .unwrap_or_default();
-        notes.extend(
-            problems
-                .into_iter()
-                .map(|problem| format!("Configuration {}: {problem}", shown(one))),
-        );
+        let problems = one.data.get("spec").map(embedded::problems);
+        for problem in problems.into_iter().flatten() {
+            notes.push(format!("Configuration {}: {problem}", shown(one)));
+        }
     }
     notes
 }
@@ -394,21 +363,6 @@ fn text(configuration: &DynamicObject) -> Option<(String, String)> {
 fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
-}
-
-/// Lists a bounded number of names, and the number of further ones.
-fn listed(names: &[String]) -> String {
-    const MOST: usize = 10;
-    let shown = names
-        .iter()
-        .take(MOST)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    match names.len().checked_sub(MOST) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
-    }
 }
 
 /// Returns the pods of some parts that are waited for, and those whose node is not Ready.

@@ -1,6 +1,4 @@
 //! Patches that stop the workloads of Akri, and start them again as they were. Pure.
-//!
-//! A stopped workload is marked itself, so no other record is needed.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingWebhook, ValidatingWebhookConfiguration,

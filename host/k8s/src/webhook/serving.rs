@@ -13,7 +13,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use rustls::sign::CertifiedKey;
 use serde_json::json;
 use tokio::sync::watch;
@@ -55,7 +55,6 @@ pub async fn keep(
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let mut task = CertificateTask {
         secret: WatchedObject::new(secrets.clone(), &names.secret, "the webhook's Secret"),
-        webhook_name: webhook.clone(),
         webhook: WatchedObject::new(
             webhooks.clone(),
             &webhook,
@@ -101,7 +100,6 @@ struct CertificateTask {
     webhooks: Api<ValidatingWebhookConfiguration>,
     secret: WatchedObject<Secret>,
     webhook: WatchedObject<ValidatingWebhookConfiguration>,
-    webhook_name: String,
     serving: watch::Sender<Option<Serving>>,
     /// Certificates last published to the API server, and the time.
     published: Option<(Vec<u8>, Instant)>,
@@ -186,7 +184,7 @@ impl CertificateTask {
             let edits = serde_json::from_value(edits.into());
             let patch: Patch<()> = Patch::Json(edits.map_err(kube::Error::SerdeError)?);
             self.webhooks
-                .patch(&self.webhook_name, &PatchParams::default(), &patch)
+                .patch(&webhook.name_any(), &PatchParams::default(), &patch)
                 .await?;
         }
         if self

@@ -115,7 +115,7 @@ struct LeftOutGroup {
 }
 
 /// Taken objects, and a record of the left-out ones.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CappedSet<T> {
     held: BTreeMap<Name, Object<T>>,
     /// Size of all taken objects.
@@ -123,17 +123,6 @@ pub struct CappedSet<T> {
     left_out: BTreeMap<String, LeftOutGroup>,
     /// Number of left-out objects with a name.
     named: usize,
-}
-
-impl<T> Default for CappedSet<T> {
-    fn default() -> Self {
-        Self {
-            held: BTreeMap::new(),
-            bytes: 0,
-            left_out: BTreeMap::new(),
-            named: 0,
-        }
-    }
 }
 
 impl<T> CappedSet<T> {

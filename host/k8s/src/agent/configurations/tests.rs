@@ -91,11 +91,11 @@ async fn start(server: Server) -> (Arc<Mutex<Server>>, Stub) {
 }
 
 async fn until(
-    configurations: &KubeConfigurations,
+    configurations: &watch::Receiver<Arc<ConfigurationSet>>,
     what: &str,
     is_so: impl FnMut(&Arc<ConfigurationSet>) -> bool,
 ) -> Arc<ConfigurationSet> {
-    let mut set = configurations.configurations();
+    let mut set = configurations.clone();
     let found = timeout(Duration::from_mins(1), set.wait_for(is_so)).await;
     found
         .unwrap_or_else(|_| panic!("never: {what}"))
@@ -116,7 +116,7 @@ async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let configurations = KubeConfigurations::watch(
+    let configurations = follow(
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
@@ -177,7 +177,7 @@ async fn nothing_is_complete_before_the_first_whole_list() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let configurations = KubeConfigurations::watch(
+    let configurations = follow(
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
@@ -202,7 +202,7 @@ async fn one_that_was_too_many_serves_when_another_is_deleted() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
-    let configurations = KubeConfigurations::watch(
+    let configurations = follow(
         stub.client.clone(),
         BTreeSet::new(),
         memory,
@@ -238,7 +238,7 @@ async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_the
     let (server, mut stub) = start(Server::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
-    let configurations = KubeConfigurations::watch(
+    let configurations = follow(
         stub.client.clone(),
         BTreeSet::new(),
         memory,
@@ -279,7 +279,7 @@ async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_the
 async fn events_are_followed_and_an_expired_watch_is_no_problem() {
     let (server, mut stub) = start(Server::default()).await;
     let folder = tempfile::tempdir().unwrap();
-    let configurations = KubeConfigurations::watch(
+    let configurations = follow(
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
@@ -302,7 +302,7 @@ async fn events_are_followed_and_an_expired_watch_is_no_problem() {
     let gone = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
         "reason": "Expired", "message": "too old resource version"});
     server.lock().unwrap().send(&event("ERROR", gone));
-    let mut seen = configurations.configurations();
+    let mut seen = configurations.clone();
     let set = until(&configurations, "the second list", |set| has(set, "b")).await;
     assert!(set.problems.is_empty() && seen.borrow_and_update().problems.is_empty());
 }
@@ -312,7 +312,7 @@ async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
     let watch = |stub: &mut Stub| {
-        KubeConfigurations::watch(
+        follow(
             stub.client.clone(),
             BTreeSet::new(),
             memory.clone(),

@@ -21,7 +21,7 @@ use crate::backoff;
 const MOST: usize = MOST_HANDLERS;
 
 /// All ConfigMaps with handlers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Objects {
     namespace: String,
     by_name: BTreeMap<String, Object>,
@@ -55,18 +55,15 @@ pub struct Meta {
 /// Contents of an object that is on disk.
 #[derive(Debug)]
 pub struct Held {
-    uid: String,
-    version: String,
+    meta: Meta,
     contents: Contents,
 }
 
 impl Held {
     /// Reads the contents of a whole object.
     pub fn of(object: &ConfigMap) -> Self {
-        let meta = Meta::of(&object.metadata);
         Self {
-            uid: meta.uid,
-            version: meta.version,
+            meta: Meta::of(&object.metadata),
             contents: Contents::of(object),
         }
     }
@@ -87,11 +84,12 @@ impl Object {
     fn is_current(&self) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let number = |version: &str| version.parse::<u64>().ok();
-            let (held_at, seen_at) = (number(&held.version), number(&self.meta.version));
+            let (held, seen) = (&held.meta, &self.meta);
+            let (held_at, seen_at) = (number(&held.version), number(&seen.version));
             let is_new = held_at
                 .zip(seen_at)
                 .is_some_and(|(held, seen)| held >= seen);
-            held.uid == self.meta.uid && (is_new || held.version == self.meta.version)
+            held.uid == seen.uid && (is_new || held.version == seen.version)
         })
     }
 }
@@ -112,9 +110,7 @@ impl Objects {
         Self {
             namespace: namespace.to_owned(),
             by_name: known.collect(),
-            listing: BTreeMap::new(),
-            listed: false,
-            failure: None,
+            ..Self::default()
         }
     }
 
@@ -204,7 +200,7 @@ impl Objects {
     /// Returns the uids of the objects on disk that are still needed.
     pub fn held(&self) -> BTreeSet<String> {
         let held = self.by_name.values().filter_map(|one| one.held.as_ref());
-        held.map(|held| held.uid.clone()).collect()
+        held.map(|held| held.meta.uid.clone()).collect()
     }
 
     /// Returns all objects by age, the oldest first, then by uid.

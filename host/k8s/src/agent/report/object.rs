@@ -214,33 +214,28 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     listed.sort_by_key(|(key, _)| *key);
     let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
     let longest = MAX_TEXT.min(MAX_PROBLEMS / problems.count().max(1));
-    let texts = listed.iter().map(|(_, one)| {
-        [&one.first_skipped, &one.first_denied]
-            .into_iter()
-            .flatten()
-            .count()
-    });
-    let longest_left_out = MAX_TEXT.min(MAX_LEFT_OUT / texts.sum::<usize>().max(1));
+    let texts = listed.iter();
+    let texts = texts.flat_map(|(_, one)| [&one.first_skipped, &one.first_denied]);
+    let longest_left_out = MAX_TEXT.min(MAX_LEFT_OUT / texts.flatten().count().max(1));
     let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
         configuration: configuration(one, longest, longest_left_out),
     });
-    let of_sources = sources.iter().filter_map(|one| one.source.problem.as_ref());
-    let of_sources = of_sources.map(|one| one.message.clone());
-    let of_configurations = configurations.values();
-    let of_configurations = of_configurations.filter_map(|one| one.problem.as_ref());
-    let problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
-    let of_configurations = || configurations.values();
-    let denied = of_configurations().filter_map(|one| one.first_denied.as_ref());
-    let denied = denied.map(|one| bounded(&format!("denied: {one}")));
-    let skipped = of_configurations().filter(|one| one.devices == 0);
-    let skipped = skipped.filter_map(|one| one.first_skipped.as_ref());
-    let skipped = skipped.map(|one| bounded(&format!("skipped: {one}")));
-    let mut problems = problems.chain(denied).chain(skipped);
+    let all = || configurations.values();
+    let of_source = sources.iter().find_map(|one| one.source.problem.as_ref());
+    let of_configuration = all().find_map(|one| one.problem.as_ref());
+    let denied = all().find_map(|one| one.first_denied.as_ref());
+    let mut without_devices = all().filter(|one| one.devices == 0);
+    let skipped = without_devices.find_map(|one| one.first_skipped.as_ref());
+    let problem = of_source
+        .map(|one| one.message.clone())
+        .or_else(|| of_configuration.map(|one| bounded(&one.message)))
+        .or_else(|| denied.map(|one| bounded(&format!("denied: {one}"))))
+        .or_else(|| skipped.map(|one| bounded(&format!("skipped: {one}"))));
     let sum = |count: fn(&ReportedConfiguration) -> usize| {
-        let counts = of_configurations().map(count);
-        number(counts.fold(0, usize::saturating_add))
+        let sum = all().map(count).fold(0, usize::saturating_add);
+        u32::try_from(sum).unwrap_or(u32::MAX)
     };
     DiscoveryHandlerStatus {
         phase: reported.phase,
@@ -248,14 +243,10 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
         devices: sum(|one| one.devices),
         skipped: sum(|one| one.skipped),
         denied: sum(|one| one.denied),
-        problem: problems.next(),
+        problem,
         sources,
         configurations: listed.collect(),
     }
-}
-
-fn number(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

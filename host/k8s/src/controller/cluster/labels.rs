@@ -18,9 +18,9 @@ use crate::requests::patch_by;
 /// Field manager of the labels.
 const MANAGER: &str = "leafhost-controller-labels";
 
-fn is_ours(label: &str) -> bool {
-    label
-        .strip_prefix(GROUP)
+/// Returns true if a label or a resource is of this API group.
+pub fn is_ours(name: &str) -> bool {
+    name.strip_prefix(GROUP)
         .is_some_and(|rest| rest.starts_with('/'))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kube::api::{Api, DynamicObject};
 use kube::core::DeserializeGuard;
-use kube::runtime::events::{self, EventType, Recorder, Reporter};
+use kube::runtime::events::{self, EventType, Recorder};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
@@ -73,90 +73,83 @@ impl ObjectMap<String, Report> for BoundedStore<Report> {
     }
 }
 
-/// Watches of Configurations and reports, and the recorder of Events.
-pub struct Statuses {
-    pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    pub(super) reports: watch::Receiver<Arc<ReportSet>>,
-    pub(super) manifests: watch::Receiver<Arc<ManifestSet>>,
-    pub(super) recorder: Recorder,
+/// Watches Configurations, and shows those that are being deleted in `finalizers`.
+pub fn follow_configurations(
+    client: &Client,
+    finalizers: Finalizers,
+    tasks: &mut Tasks,
+) -> (
+    watch::Receiver<Arc<ConfigurationStates>>,
+    watch::Receiver<Arc<ManifestSet>>,
+) {
+    let (sender, configurations) = watch::channel(Arc::default());
+    let (manifest_sender, manifests) = watch::channel(Arc::default());
+    let publish = move |all: &BTreeMap<_, Read>| {
+        let all = all.values();
+        let deleting = all.clone().map(|one| &one.deleting);
+        finalizers.show(DeletingKind::Configuration, deleting);
+        let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
+        let manifests = all.filter_map(|one| one.manifest.clone()).collect();
+        let complete = true;
+        crate::publish(
+            &sender,
+            ConfigurationStates {
+                complete,
+                configurations,
+            },
+        );
+        crate::publish(
+            &manifest_sender,
+            ManifestSet {
+                complete,
+                manifests,
+            },
+        );
+    };
+    let name = |object: &DynamicObject| (object.namespace(), object.name_any());
+    let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
+    let read = |object: DynamicObject, before: Option<&Read>| {
+        let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
+        let earlier = before.and_then(|before| before.state.as_ref());
+        let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
+        let earlier = before.and_then(|before| before.manifest.as_ref());
+        let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
+        (state.is_some() || manifest.is_some()).then(|| Read {
+            deleting: deleting.filter(|_| state.is_some()),
+            state,
+            manifest,
+        })
+    };
+    let what = ("Configurations", TRIES_AGAIN);
+    let following = follow(watch, what, name, read, publish);
+    tasks.add_loop("watch of statuses", following);
+    (configurations, manifests)
 }
 
-impl Statuses {
-    /// Watches Configurations and reports. Events name `holder` as their reporter.
-    pub fn watch(client: &Client, holder: &str, finalizers: Finalizers, tasks: &mut Tasks) -> Self {
-        let (sender, configurations) = watch::channel(Arc::default());
-        let (manifest_sender, manifests) = watch::channel(Arc::default());
-        let publish = move |all: &BTreeMap<_, Read>| {
-            let all = all.values();
-            let deleting = all.clone().map(|one| &one.deleting);
-            finalizers.show(DeletingKind::Configuration, deleting);
-            let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
-            let manifests = all.filter_map(|one| one.manifest.clone()).collect();
-            let complete = true;
-            crate::publish(
-                &sender,
-                ConfigurationStates {
-                    complete,
-                    configurations,
-                },
-            );
-            crate::publish(
-                &manifest_sender,
-                ManifestSet {
-                    complete,
-                    manifests,
-                },
-            );
-        };
-        let name = |object: &DynamicObject| (object.namespace(), object.name_any());
-        let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
-        let read = |object: DynamicObject, before: Option<&Read>| {
-            let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-            let earlier = before.and_then(|before| before.state.as_ref());
-            let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
-            let earlier = before.and_then(|before| before.manifest.as_ref());
-            let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
-            (state.is_some() || manifest.is_some()).then(|| Read {
-                deleting: deleting.filter(|_| state.is_some()),
-                state,
-                manifest,
-            })
-        };
-        let what = ("Configurations", TRIES_AGAIN);
-        let following = follow(watch, what, name, read, publish);
-        tasks.add_loop("watch of statuses", following);
-        let (sender, reports) = watch::channel(Arc::default());
-        let publish = move |all: &BoundedStore<Report>| {
-            let handlers = all.values().map(|one| one.reported.clone()).collect();
-            let complete = true;
-            crate::publish(&sender, ReportSet { complete, handlers });
-        };
-        let name = |object: &DeserializeGuard<DiscoveryHandler>| object.name_any();
-        let read = |object: DeserializeGuard<DiscoveryHandler>, _: Option<&Report>| {
-            let mut object = object.0.ok()?;
-            let bytes = reports::size(&object);
-            let spec = std::mem::take(&mut object.spec);
-            let reported = Arc::new(reports::reported(object));
-            Some(Report {
-                reported: ((spec.node, spec.handler), reported),
-                bytes,
-            })
-        };
-        let watch = Watch::new(Api::all(client.clone())).page(REPORTS);
-        let what = ("discoveryhandlers.leafhost.dev", TRIES_AGAIN);
-        let following = follow(watch, what, name, read, publish);
-        tasks.add_loop("watch of reports", following);
-        let reporter = Reporter {
-            controller: NAME.to_owned(),
-            instance: Some(holder.to_owned()),
-        };
-        Self {
-            configurations,
-            reports,
-            manifests,
-            recorder: Recorder::new(client.clone(), reporter),
-        }
-    }
+/// Watches the reports of nodes.
+pub fn follow_reports(client: &Client, tasks: &mut Tasks) -> watch::Receiver<Arc<ReportSet>> {
+    let (sender, reports) = watch::channel(Arc::default());
+    let publish = move |all: &BoundedStore<Report>| {
+        let handlers = all.values().map(|one| one.reported.clone()).collect();
+        let complete = true;
+        crate::publish(&sender, ReportSet { complete, handlers });
+    };
+    let name = |object: &DeserializeGuard<DiscoveryHandler>| object.name_any();
+    let read = |object: DeserializeGuard<DiscoveryHandler>, _: Option<&Report>| {
+        let mut object = object.0.ok()?;
+        let bytes = reports::size(&object);
+        let spec = std::mem::take(&mut object.spec);
+        let reported = Arc::new(reports::reported(object));
+        Some(Report {
+            reported: ((spec.node, spec.handler), reported),
+            bytes,
+        })
+    };
+    let watch = Watch::new(Api::all(client.clone())).page(REPORTS);
+    let what = ("discoveryhandlers.leafhost.dev", TRIES_AGAIN);
+    let following = follow(watch, what, name, read, publish);
+    tasks.add_loop("watch of reports", following);
+    reports
 }
 
 async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
