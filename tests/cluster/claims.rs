@@ -362,6 +362,42 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
 }
 
 #[test]
+fn a_claim_gets_the_last_slot_that_pods_with_device_plugins_have_left() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "last-slot", &[])?;
+    let _controller = Controller::start(cluster, &agents.space)?;
+    let (space, site) = (&agents.space, &agents.sites[0]);
+    for details in [
+        "{shared: true, descriptions: [door]}",
+        "{shared: false, descriptions: [desk]}",
+    ] {
+        apply(&agents, ("mixed", 3), "device-plugin", details)?;
+        let main = Container::new("main").device("akri.sh/mixed", 1);
+        for name in ["first", "second"] {
+            space.run(&Pod::new(name, std::slice::from_ref(&main)).on(&site.node))?;
+        }
+        apply(&agents, ("mixed", 3), "dra", details)?;
+        template(&agents, "mixed", "mixed")?;
+        space.run(&claiming("third", &site.node, "mixed"))?;
+        for name in ["first", "second", "third"] {
+            space.delete(name)?;
+        }
+        let path = format!(
+            "/apis/akri.sh/v0/namespaces/{}/configurations/mixed",
+            space.name()
+        );
+        cluster.api().delete(&path)?;
+        eventually("the Instances are gone", || {
+            ensure!(agents.instances("mixed")?.is_empty());
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
 fn brokers_get_their_device_by_a_claim_and_by_device_plugins_once_that_is_changed() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

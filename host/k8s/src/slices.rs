@@ -101,7 +101,8 @@ fn device(name: &str, device: &SliceDevice) -> Device {
     }
 }
 
-/// Returns the capacity that lets this number of claims share a device. A claim without an amount gets one slot.
+/// Returns the capacity that lets this number of claims share a device. A claim without an amount gets one slot. The capacity of one slot
+/// has no step: the API server refuses a minimum and a step that are together larger than the value.
 fn slots(shares: u32) -> DeviceCapacity {
     let one = || Some(Quantity("1".to_owned()));
     DeviceCapacity {
@@ -110,7 +111,7 @@ fn slots(shares: u32) -> DeviceCapacity {
             default: one(),
             valid_range: Some(CapacityRequestPolicyRange {
                 min: Quantity("1".to_owned()),
-                step: one(),
+                step: one().filter(|_| shares > 1),
                 max: None,
             }),
             valid_values: None,
@@ -334,6 +335,14 @@ mod tests {
                 .into(),
             };
             assert_eq!(slice(&object("leafhost.dev-1", &wanted)), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn the_capacity_of_one_slot_has_no_step_which_the_api_server_would_refuse() {
+        for (shares, step) in [(1, None), (2, Some(Quantity("1".to_owned())))] {
+            let policy = slots(shares).request_policy.unwrap();
+            assert_eq!(policy.valid_range.unwrap().step, step);
         }
     }
 
