@@ -204,10 +204,11 @@ async fn who_loses_a_race_is_refused_sees_the_truth_and_leaks_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_of_unknown_outcome_comes_back_when_the_store_shows_it() {
     let rig = Rig::cams(1, &[]).await;
-    *rig.store.unknown.lock().unwrap() = 1;
+    *rig.store.unknown.lock().unwrap() = 100;
     let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
     assert!(refusal.to_string().contains("no answer came"), "{refusal}");
-    idle().await;
+    *rig.store.unknown.lock().unwrap() = 0;
+    pass(60).await;
     assert_eq!(rig.usage("cams-a-0"), "");
 
     // A claim that shows up a minute later is released, too.
