@@ -1,13 +1,9 @@
-//! A registered handler: the port `Handler`, its grants and its connection.
+//! A registered handler: its grants and its connection.
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use leafhost_core::configuration::FieldProblem;
-use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
-use leafhost_core::ports::{Handler, LoadError, SourceFile};
-use leafhost_core::session::{Session, SessionSpec};
+use leafhost_core::ports::{LoadError, SourceFile};
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
 use tonic::transport::Channel;
@@ -16,7 +12,6 @@ use crate::Shared;
 use crate::endpoint::{Connection, Error};
 use crate::paced::paced;
 use crate::registrations::{First, FirstConnection, Registered, SessionEvent, Source};
-use crate::session::ExternalSession;
 use crate::threads::Quota;
 use crate::wire;
 
@@ -94,42 +89,6 @@ impl ExternalHandler {
     pub fn send_event(&self, event: SessionEvent) {
         let Target { shared, source, .. } = &self.target;
         shared.edit(|registrations, now| registrations.session(source, event, now));
-    }
-}
-
-#[async_trait]
-impl Handler for ExternalHandler {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn endpoint(&self) -> Option<&str> {
-        Some(&self.endpoint)
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    fn is_named(&self) -> bool {
-        self.grants.name.is_some()
-    }
-
-    fn most_devices(&self) -> usize {
-        usize::try_from(self.grants.limits.devices).unwrap_or(usize::MAX)
-    }
-
-    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        // Akri's handlers report invalid details only when they are asked for devices.
-        Ok(Vec::new())
-    }
-
-    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
-        Box::new(ExternalSession::new(Arc::new(self.clone()), spec))
     }
 }
 

@@ -33,6 +33,7 @@ mod follow;
 mod handler;
 mod keep;
 mod paced;
+mod port;
 pub mod proto;
 mod registration;
 mod registrations;
