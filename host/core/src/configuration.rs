@@ -9,6 +9,7 @@ use crate::names::ConfigurationKey;
 use crate::text;
 use crate::yaml_cost;
 
+mod annotation;
 mod annotations;
 mod backend;
 mod broker_properties;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::annotation::{path, value};
 use super::{
     ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, FieldProblem, GRACE_ANNOTATION,
     RESOURCES_ANNOTATION, RESTART_PODS_ANNOTATION, Resources, backend, parse_duration,
@@ -21,22 +22,6 @@ const KNOWN: [&str; 5] = [
 ];
 /// Maximum number of annotations that are named.
 const MOST: usize = 16;
-
-/// Reads the value of an annotation. An absent or invalid one has its default; an invalid one adds a problem.
-pub fn value<T: Default>(
-    annotations: &BTreeMap<String, String>,
-    name: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-    problems: &mut Vec<FieldProblem>,
-) -> T {
-    let Some(text) = annotations.get(name) else {
-        return T::default();
-    };
-    parse(text).unwrap_or_else(|message| {
-        problems.push(FieldProblem::new(path(name), message));
-        T::default()
-    })
-}
 
 /// Reads the annotations that agents use: grace, resources, backend, and true if pods are evicted. Adds the problems of
 /// all annotations.
@@ -94,10 +79,6 @@ fn hint(name: &str) -> Option<String> {
     let is_alike = prefix == "akri.sh" || prefix.contains("leafhost");
     let is_meant = is_alike && known.any(|known| known == rest);
     is_meant.then(|| format!("did you mean {OURS}{rest}?"))
-}
-
-fn path(name: &str) -> String {
-    format!("metadata.annotations.{name}")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::FieldProblem;
-use super::annotations::value;
+use super::annotation::value;
 
 /// Annotation that selects the backend: `device-plugin` or `dra`.
 pub const ALLOCATION_ANNOTATION: &str = "leafhost.dev/allocation";
