@@ -351,11 +351,10 @@ fn the_credentials_of_the_camera_manual_pass_the_check() -> Result<()> {
     let home = Home::new()?;
     home.add_handler("onvif")?;
     let manual = fs::read_to_string(source_tree().join("docs/onvif.md"))?;
-    let mut blocks = manual.split("```yaml\n").skip(1);
-    let block = blocks.find(|block| block.contains("secretKeyRef"));
-    let (configuration, _) = block
-        .and_then(|block| block.split_once("```"))
-        .context("no example")?;
+    let blocks = manual.split("```yaml\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| Some(block.split_once("```")?.0));
+    let configuration = blocks.find(|block| block.contains("secretKeyRef"));
+    let configuration = configuration.context("no example")?;
     home.write("configurations/cameras.yaml", configuration)?;
     let check = ["check", home.path().to_str().unwrap_or_default()];
     let without = leafhost(&check)?;
