@@ -184,6 +184,12 @@ fn a_configuration_that_is_created_again_takes_over_the_instances_that_were_kept
         return Ok(());
     };
     let pair = Pair::start(cluster, "again", &[])?;
+    let space = ["--namespace", pair.space.name()];
+    // A garbage collector that does not watch Instances yet, half a minute after they were defined, finds none to orphan and deletes them later.
+    pair.configure(1, &["before"], "{}")?;
+    pair.until("an Instance of another device", &["before"], |_| true)?;
+    cluster.kubectl(&[&["delete", "configurations.akri.sh", "again"], &space[..]].concat())?;
+    pair.until("the garbage collector deletes Instances", &[], |_| true)?;
     for capacity in [5, 4, 3] {
         pair.configure(capacity, &["one"], "{MODE: fast}")?;
     }
@@ -206,7 +212,6 @@ fn a_configuration_that_is_created_again_takes_over_the_instances_that_were_kept
         "again",
         "--cascade=orphan",
     ];
-    let space = ["--namespace", pair.space.name()];
     cluster.kubectl(&[&delete[..], &space].concat())?;
     let orphan = pair.until("it has no owner", &["one"], |one| {
         one["metadata"]["ownerReferences"].is_null()
