@@ -159,16 +159,9 @@ fn wish(crowd: &Crowd<'_>, node: &Node, name: &str, random: &mut Random) -> Resu
     Ok(Wish { pod, kind })
 }
 
-/// Returns true if an agent refused a pod while a slot was free and the API server could be reached; false if the kubelet refused it for
-/// lack of an agent.
+/// Returns true if an agent refused a pod while a slot was free; false if the kubelet refused it for lack of an agent.
 fn is_refused(failure: &Failure) -> bool {
-    let lost = [
-        "error reading from server",
-        "transport",
-        "connection error",
-        "cannot reach the API server",
-        "the claim was not written within 8 seconds",
-    ];
+    let lost = ["error reading from server", "transport", "connection error"];
     let why = &failure.why;
     failure.had_free && why.contains("rpc error") && !lost.iter().any(|lost| why.contains(lost))
 }
