@@ -88,7 +88,7 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     write_with(folder, name, |file| file.write_all(bytes))
 }
 
-/// Writes one file of a folder like [`write`], with what `content` writes.
+/// Writes one file of a folder like [`write()`], with what `content` writes.
 pub fn write_with(
     folder: &Path,
     name: &str,
