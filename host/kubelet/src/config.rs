@@ -33,7 +33,7 @@ pub struct Times {
     /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed during this time. Default: 30 s.
     pub linger: Duration,
     /// Time limit for the answer to an Allocate, whatever the allocator does: the kubelet has no limit of its own and admits one pod at a
-    /// time. Default: 10 s.
+    /// time. Default: 16 s.
     pub allocate: Duration,
     /// Time limit for the kubelet's answer to Register. It connects to the plugin during this time, for up to 10 s. Default: 15 s.
     pub register: Duration,
@@ -60,7 +60,7 @@ impl Default for Times {
         Self {
             backstop: Duration::from_secs(30),
             linger: Duration::from_secs(30),
-            allocate: Duration::from_secs(10),
+            allocate: Duration::from_secs(16),
             register: Duration::from_secs(15),
             list: Duration::from_secs(10),
             quiet: Duration::from_secs(1),

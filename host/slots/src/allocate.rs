@@ -143,9 +143,9 @@ impl SlotTask {
         request.unwritten = unwritten.map(|error| refused(error, chosen));
         let name = resource_name(&request.resource).unwrap_or_default();
         let is_any = self.name_index.configurations.contains_key(name);
-        let may_recover = unwritten.is_some_and(StoreError::may_recover);
+        request.may_recover = unwritten.is_some_and(StoreError::may_recover);
         let has_no_other = !is_any || self.unwritable.is_all();
-        if may_recover && has_no_other && request.again_until().is_some() {
+        if request.may_recover && has_no_other && request.again_until().is_some() {
             self.pending.waiting.push(request);
         } else if is_any && request.again_until().is_some() {
             tracing::debug!(

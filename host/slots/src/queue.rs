@@ -14,15 +14,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::report::SlotReport;
+use super::writes::WRITE;
 
 /// Capacity of the queue; the kubelet admits pods one after the other.
 const QUEUE: usize = 64;
-/// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit.
-const ALLOCATE: Duration = Duration::from_secs(8);
-/// Time limit of an Allocate for tickets, shorter than the endpoint's, whose error says less.
+/// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit. A write that begins within
+/// `OUTAGE` still ends within this time. Shorter than the endpoint's limit, whose error says less.
+const ALLOCATE: Duration = OUTAGE.saturating_add(WRITE);
+/// Time limit of an Allocate for tickets.
 const ALLOCATE_TICKETS: Duration = Duration::from_secs(9);
 /// Time during which an allocation may wait and is decided again. The kubelet starts no other pod during this time.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
+/// The same time while the store cannot be reached.
+pub(super) const OUTAGE: Duration = Duration::from_secs(10);
 /// Maximum number of claims for one allocation.
 const CLAIMS: u32 = 4;
 
@@ -38,6 +42,8 @@ pub(super) struct Request {
     pub lost: BTreeSet<String>,
     /// Reason why the last of these could not be claimed, unless another node claimed it first.
     pub unwritten: Option<Refusal>,
+    /// True if that reason is a store that cannot be reached.
+    pub may_recover: bool,
     /// Number of failed claims.
     pub losses: u32,
 }
@@ -50,7 +56,8 @@ impl Request {
 
     /// Returns the time until which the request may be decided again; `None` if that time has passed.
     pub fn again_until(&self) -> Option<Instant> {
-        let until = self.asked + AGAIN;
+        let wait = if self.may_recover { OUTAGE } else { AGAIN };
+        let until = self.asked + wait;
         let is_over = until <= Instant::now() || self.answer.is_closed();
         (!is_over && self.losses < CLAIMS).then_some(until)
     }
@@ -144,6 +151,7 @@ impl Allocator for SlotHandle {
             has_waited: false,
             lost: BTreeSet::new(),
             unwritten: None,
+            may_recover: false,
             losses: 0,
         };
         let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());

@@ -12,6 +12,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::fixture::{Fixture, Kubelet, NODE, device_id, ids, instance};
 use super::*;
+use crate::queue::OUTAGE;
+use crate::writes::WRITE;
 
 mod again;
 mod agreement;
@@ -264,7 +266,7 @@ async fn a_store_that_does_not_answer_within_five_seconds_is_an_error_and_nothin
     };
     let (refusal, again) = tokio::join!(hangs, again);
     assert_eq!(again, (Ok(held), 1), "it needs no write");
-    assert_eq!(began.elapsed().as_secs(), 5);
+    assert!(began.elapsed() <= OUTAGE + WRITE);
     let refusal = refusal.unwrap_err().to_string();
     assert!(refusal.contains("within 5 seconds"), "{refusal}");
     *rig.store.slow.lock().unwrap() = Duration::ZERO;
