@@ -3,7 +3,7 @@
 use leafhost_sdk::Problem;
 use leafhost_sdk::udev::Rule;
 
-use crate::{paths, rules};
+use crate::{paths, remarks, rules};
 
 /// Maximum number of rules: each is a wake, and one of the 64 wakes is the timer's.
 const MAX_RULES: usize = 63;
@@ -152,24 +152,31 @@ impl Details {
 
     /// Returns remarks on valid rules.
     pub fn remarks(&self) -> Vec<Problem> {
-        let mut remarks = Vec::new();
+        let mut found = Vec::new();
+        if self.udev_rules.is_empty() {
+            let what =
+                "is empty, so that no device is found; write a rule, such as KERNEL==\"video*\"";
+            found.push(Problem::new("udevRules", what));
+        }
         let rules = self.rules().unwrap_or_default();
+        let wide = remarks::of_rules(&rules.devices);
+        found.extend(wide.map(|(index, what)| Problem::new(format!("udevRules[{index}]"), what)));
         for (list, rules) in [
             ("udevRules", rules.devices),
             ("nodes", rules.nodes),
             ("with", rules.with),
         ] {
-            for (index, term) in rules
-                .iter()
-                .enumerate()
-                .flat_map(|(index, rule)| rule.iter().map(move |term| (index, term)))
-            {
+            for (index, rule) in rules.iter().enumerate() {
                 let path = format!("{list}[{index}]");
-                let remark = rules::remark(term);
-                remarks.extend(remark.map(|remark| Problem::new(path, remark)));
+                let of_terms = rule.iter().flat_map(|term| {
+                    let remark = rules::remark(term).into_iter();
+                    remark.chain(remarks::of_term(term))
+                });
+                let all = of_terms.chain(remarks::of_rule(rule));
+                found.extend(all.map(|what| Problem::new(path.clone(), what)));
             }
         }
-        remarks
+        found
     }
 
     /// Parses the rules; fails with a problem for each invalid one.

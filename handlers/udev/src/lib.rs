@@ -9,6 +9,7 @@ mod identity;
 mod natural;
 mod paths;
 mod ports;
+mod remarks;
 mod resource;
 pub mod rules;
 mod tree;

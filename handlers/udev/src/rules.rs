@@ -80,10 +80,7 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
             _ if UNSUPPORTED.contains(&name) => {
                 format!("{name} is not about finding devices; remove it")
             }
-            _ => format!(
-                "unknown field {name}; known are ATTR{{key}}, ATTRS{{key}}, DEVPATH, DRIVER, DRIVERS, ENV{{key}}, \
-                 KERNEL, KERNELS, SUBSYSTEM, SUBSYSTEMS, TAG and TAGS"
-            ),
+            _ => unknown(name, *reader),
         }));
     };
     let key = key(reader, name, needs_key)?;
@@ -97,6 +94,26 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
         negated,
         value,
     })
+}
+
+/// Describes a word that is no field. `reader` is behind the word; if a comparison follows, the word is probably a field in another case, a
+/// property of udev or an attribute.
+fn unknown(name: &str, mut reader: Reader<'_>) -> String {
+    reader.skip(char::is_whitespace);
+    let is_compared = reader.eat("==") || reader.eat("!=");
+    let upper = name.to_ascii_uppercase();
+    if field(&upper).is_some() {
+        format!("unknown field {name}; write {upper}")
+    } else if is_compared && upper == name {
+        format!("unknown field {name}; write a property of udev as ENV{{{name}}}")
+    } else if is_compared {
+        format!("unknown field {name}; write an attribute as ATTRS{{{name}}}")
+    } else {
+        format!(
+            "unknown field {name}; known are ATTR{{key}}, ATTRS{{key}}, DEVPATH, DRIVER, DRIVERS, ENV{{key}}, \
+             KERNEL, KERNELS, SUBSYSTEM, SUBSYSTEMS, TAG and TAGS"
+        )
+    }
 }
 
 /// Describes how a rule compares links. `reader` is behind the word SYMLINK; the remedy has the value that follows it, if any.
@@ -511,7 +528,10 @@ mod tests {
         let table = [
             ("", 1, "at least one term"),
             (" , ", 4, "at least one term"),
-            ("kernel==\"a\"", 1, "unknown field kernel"),
+            ("kernel==\"a\"", 1, "unknown field kernel; write KERNEL"),
+            ("idVendor==\"10c4\"", 1, "as ATTRS{idVendor}"),
+            ("DEVNAME != \"/dev/a\"", 1, "as ENV{DEVNAME}"),
+            ("ttyUSB0", 1, "unknown field ttyUSB0; known are"),
             ("KERNEL==\"a\", ACTION==\"add\"", 14, "ACTION is not about"),
             ("RUN{program}+=\"/bin/x\"", 1, "RUN is not about"),
             ("KERNEL=\"a\"", 7, "= assigns"),
