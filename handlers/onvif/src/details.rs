@@ -7,6 +7,8 @@ use std::time::Duration;
 use leafhost_sdk::Problem;
 use leafhost_sdk::net::Address;
 
+use crate::filter::mac;
+
 /// Maximum of `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
 
@@ -155,6 +157,31 @@ impl Details {
         problems
     }
 
+    /// Returns remarks on filters that no camera passes, and on items that equal no value of a camera.
+    pub fn remarks(&self) -> Vec<Problem> {
+        let mut remarks = Vec::new();
+        for (field, list) in [
+            ("ipAddresses", &self.ip_addresses),
+            ("macAddresses", &self.mac_addresses),
+            ("scopes", &self.scopes),
+            ("uuids", &self.uuids),
+        ] {
+            let Some(list) = list else {
+                continue;
+            };
+            if list.action == Action::Include && list.items.is_empty() {
+                let what = "includes nothing, so that no camera is a device; remove it, or write action: Exclude";
+                remarks.push(Problem::new(field, what));
+            }
+            for (place, item) in list.items.iter().enumerate() {
+                let path = format!("{field}.items[{place}]");
+                let why = strange(field, item);
+                remarks.extend(why.map(|why| Problem::new(path, format!("{item:?} {why}"))));
+            }
+        }
+        remarks
+    }
+
     /// Returns a note if a value is reduced to its upper bound.
     pub fn note(&self) -> Option<String> {
         let seconds = self.discovery_timeout_seconds;
@@ -282,6 +309,23 @@ impl fmt::Display for Target {
     }
 }
 
+/// Describes an item of a filter that no camera is likely to have.
+fn strange(field: &str, item: &str) -> Option<&'static str> {
+    let is_address = || item.trim().parse::<IpAddr>().is_ok() || network(item).is_some();
+    match field {
+        "ipAddresses" if !is_address() => {
+            Some("is no address or network; write one such as 192.168.7.5 or 192.168.7.0/24")
+        }
+        "macAddresses" if !mac::is_spelled(&mac::spell(item)) => {
+            Some("is no hardware address; write one such as 00:11:22:aa:bb:cc")
+        }
+        "scopes" if item.contains('*') || !item.contains(':') => Some(
+            "is compared with a scope as a whole; write one such as onvif://www.onvif.org/location/hall",
+        ),
+        _ => None,
+    }
+}
+
 /// Parses a network as an item of `ipAddresses`, such as `192.168.7.0/24`.
 pub fn network(item: &str) -> Option<Address> {
     let (ip, prefix) = item.trim().split_once('/')?;
@@ -295,7 +339,7 @@ pub fn network(item: &str) -> Option<Address> {
 mod tests {
     use super::*;
     use crate::Onvif;
-    use leafhost_sdk::testing::validate;
+    use leafhost_sdk::testing::{remarks, validate};
 
     #[test]
     fn details_of_akri_are_accepted() {
@@ -315,6 +359,54 @@ mod tests {
             "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
         ] {
             assert_eq!(validate::<Onvif>(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_no_camera_passes_has_a_remark() {
+        for (text, path, words) in [
+            (
+                "macAddresses: {action: Include, items: []}",
+                "macAddresses",
+                "write action: Exclude",
+            ),
+            (
+                "ipAddresses: {items: [10.0.0.1, 192.168.1.*]}",
+                "ipAddresses.items[1]",
+                "no address or network",
+            ),
+            (
+                "macAddresses: {action: Exclude, items: ['00:11:22:33:44:GG']}",
+                "macAddresses.items[0]",
+                "no hardware address",
+            ),
+            (
+                "scopes: {items: [Profile/Streaming]}",
+                "scopes.items[0]",
+                "as a whole",
+            ),
+            (
+                "scopes: {items: ['onvif://www.onvif.org/name/*']}",
+                "scopes.items[0]",
+                "as a whole",
+            ),
+        ] {
+            let told = remarks::<Onvif>(text);
+            let [one] = &told[..] else {
+                unreachable!("{text}: {told:?}");
+            };
+            assert_eq!(one.path, path, "{text}");
+            assert!(one.message.contains(words), "{}", one.message);
+        }
+        for text in [
+            "",
+            "ipAddresses: {action: Exclude, items: []}",
+            "ipAddresses: {items: [10.0.0.1, 10.0.0.0/24, '2001:db8::9']}",
+            "macAddresses: {items: [00-11-22-33-44-55, 001122aabbcc]}",
+            "scopes: {items: ['onvif://www.onvif.org/name/Cam']}",
+            "uuids: {items: [a]}",
+        ] {
+            assert_eq!(remarks::<Onvif>(text), [], "{text}");
         }
     }
 

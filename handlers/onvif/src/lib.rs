@@ -32,6 +32,10 @@ impl Handler for Onvif {
         details.problems()
     }
 
+    fn remarks(details: &details::Details) -> Vec<Problem> {
+        details.remarks()
+    }
+
     fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
         Ok(discover::discover(request, host))
     }

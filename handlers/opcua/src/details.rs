@@ -141,6 +141,16 @@ impl Details {
         problems
     }
 
+    /// Returns a remark if `applicationNames` selects nothing.
+    pub fn remarks(&self) -> Vec<Problem> {
+        let names = self.application_names.iter();
+        let mut empty = names.filter(|names| names.action == "Include" && names.items.is_empty());
+        let what =
+            "includes nothing, so that no server is a device; remove it, or write action: Exclude";
+        let remark = empty.next().map(|_| Problem::new("applicationNames", what));
+        remark.into_iter().collect()
+    }
+
     /// Returns the URLs to ask, each once, with their indices in the list.
     pub fn urls(&self) -> Vec<(usize, Url)> {
         let mut urls: Vec<(usize, Url)> = Vec::new();
@@ -224,6 +234,20 @@ fn problem(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_that_includes_nothing_has_a_remark() {
+        for (action, items, count) in [
+            ("Include", "[]", 1),
+            ("Exclude", "[]", 0),
+            ("Include", "[a]", 0),
+        ] {
+            let told = leafhost_sdk::testing::remarks::<crate::OpcUa>(&format!(
+                "opcuaDiscoveryMethod: {{standard: {{}}}}\napplicationNames: {{action: {action}, items: {items}}}"
+            ));
+            assert_eq!(told.len(), count, "{told:?}");
+        }
+    }
 
     #[test]
     fn a_filter_compares_whole_names_and_their_case() {

@@ -37,6 +37,10 @@ impl Handler for OpcUa {
         details.problems()
     }
 
+    fn remarks(details: &details::Details) -> Vec<Problem> {
+        details.remarks()
+    }
+
     fn discover(request: &Request<details::Details>, host: &Host) -> Result<Discovery> {
         Ok(discover::discover(request, host))
     }

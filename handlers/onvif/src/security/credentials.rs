@@ -22,6 +22,8 @@ const DEFAULT: &str = "default";
 #[derive(Debug, Default)]
 pub struct Credentials {
     by_uuid: Vec<(String, Credential)>,
+    /// Names of the properties that were looked up.
+    used: Vec<String>,
     /// Problems of unusable properties, without values.
     pub problems: Vec<String>,
 }
@@ -71,6 +73,7 @@ impl Credentials {
         credentials.read_lists(properties);
         credentials.read_references(properties);
         credentials.read_single(properties);
+        credentials.name_unused(properties);
         credentials
     }
 
@@ -136,13 +139,26 @@ impl Credentials {
             let Some(id) = property.name.strip_prefix(USER).filter(|id| !id.is_empty()) else {
                 continue;
             };
-            let Some(user) = self.text(properties, &property.name) else {
+            let user = self.text(properties, &property.name);
+            let password = self.text(properties, &format!("{PASSWORD}{id}"));
+            let Some(user) = user else {
                 continue;
             };
-            let password = self.text(properties, &format!("{PASSWORD}{id}"));
             let password = password.unwrap_or_default().to_owned();
             // The name of a property is a C identifier, so it has `_` where the UUID has `-`.
             self.insert(&id.replace('_', "-"), user.to_owned(), password);
+        }
+    }
+
+    /// Reports the properties that are part of no credentials, such as `ONVIF_USERNAME`.
+    fn name_unused(&mut self, properties: &[Property]) {
+        for property in properties {
+            if !self.used.contains(&property.name) {
+                self.problem(
+                    &property.name,
+                    "is part of no credentials; use username_default and password_default, or username_UUID and password_UUID for one camera",
+                );
+            }
         }
     }
 
@@ -176,6 +192,9 @@ impl Credentials {
     }
 
     fn text<'p>(&mut self, properties: &'p [Property], name: &str) -> Option<&'p str> {
+        if !self.used.iter().any(|used| used == name) {
+            self.used.push(name.to_owned());
+        }
         let property = properties.iter().find(|property| property.name == name)?;
         let text = std::str::from_utf8(property.value.as_deref()?);
         if text.is_err() {

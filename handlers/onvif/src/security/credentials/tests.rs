@@ -118,6 +118,25 @@ fn problems_are_reported_without_values() {
 }
 
 #[test]
+fn properties_of_no_credentials_are_reported() {
+    for (names, reported) in [
+        (&["ONVIF_USERNAME", "ONVIF_PASSWORD"][..], 2),
+        (&["username", "password_default"], 2),
+        (&["username_default", "password_default"], 0),
+        (&["username_a", "password_a", "user_b"], 1),
+    ] {
+        let properties: Vec<(&str, &[u8])> =
+            names.iter().map(|name| (*name, &b"hunter2"[..])).collect();
+        let problems = Credentials::new(&mk_properties(&properties)).problems;
+        assert_eq!(problems.len(), reported, "{problems:?}");
+        for problem in problems {
+            assert!(problem.contains("is part of no credentials; use username_default"));
+            assert!(!problem.contains("hunter2"));
+        }
+    }
+}
+
+#[test]
 fn an_empty_property_counts_as_absent() {
     let properties = [Property {
         name: "username_default".to_owned(),
