@@ -38,7 +38,7 @@ pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Vec<Problem>> 
 /// missing field only in the message. If an unknown field may be the missing one, the problem names both, and the field is
 /// removed from `unknown`.
 fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
-    let path = if path == "." { "" } else { path };
+    let path = if matches!(path, "." | "?") { "" } else { path };
     let message = message
         .strip_prefix(path)
         .and_then(|rest| rest.strip_prefix(": "))
@@ -158,6 +158,13 @@ mod tests {
                 "is \"Inclde\", must be Include or Exclude",
             ),
             ("udevRules: [a", "udevRules", "line 2 column 1"),
+            ("udevRules:\n - a\n- b", "", "did not find expected key"),
+            (
+                "udevRules:\n-a==b\nlinks: true",
+                "udevRules",
+                "write a space after ':' and '-'",
+            ),
+            ("udevRules:\n\t- a", "udevRules", "indent with spaces"),
             ("- a", "", "is a list, must be a map"),
             ("", "udevRules", "is missing"),
         ] {

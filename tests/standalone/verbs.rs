@@ -246,7 +246,7 @@ fn check_reports_rules_that_look_like_regular_expressions() -> Result<()> {
         let note = out.lines().find(|line| line.contains("regular expression"));
         assert_eq!(note.is_some(), is_told, "{out}");
         if let Some(note) = note {
-            for words in ["note: ", "cameras.yaml:7", "udevRules[0]", "uvc.*"] {
+            for words in ["note: ", "cameras.yaml:8", "udevRules[0]", "uvc.*"] {
                 assert!(note.contains(words), "{note}");
             }
         }

@@ -35,10 +35,22 @@ const READER: [&str; 5] = [
 /// Message for a colon where no field may begin.
 const COLON: &str =
     "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
+/// Message for a line in which a space is missing.
+const NO_FIELD: &str =
+    "has a line that is neither a field nor a list item; write a space after ':' and '-'";
+/// Message for a tab, and for a character that only begins a value in quotes.
+const NO_TOKEN: &str = "has a tab, or a value that begins with @, ` or %; indent with spaces, or write the value in quotes";
 
 /// Returns the message of the YAML reader in words of YAML.
 pub fn reworded(message: &str) -> String {
     let (mistake, place) = placed(message);
+    if mistake.starts_with("could not find expected ':'") {
+        return format!("{NO_FIELD}{place}");
+    }
+    if let Some(rest) = message.strip_prefix("found character that cannot start any token") {
+        let place = rest.split(',').next().unwrap_or_default();
+        return format!("{NO_TOKEN}{place}");
+    }
     if let Some(name) = mistake.strip_prefix("duplicate field `") {
         let name = name.split('`').next().unwrap_or_default();
         return format!("has {name} twice; remove one");
@@ -105,6 +117,13 @@ fn wrong_type(found: &str, expected: &str) -> String {
             return format!("is \"{number}\"; write {number} without quotes");
         }
         return format!("is {shown}, must be {kind}");
+    }
+    if expected == "a boolean"
+        && let Some(word) = ["true", "false"]
+            .into_iter()
+            .find(|word| shown.trim_matches('"') == *word)
+    {
+        return format!("is \"{word}\"; write {word} without quotes");
     }
     let expected = match expected {
         "a string" | "a borrowed string" => match shown {

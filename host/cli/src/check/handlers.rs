@@ -104,10 +104,11 @@ pub async fn validate(handler: &dyn Handler, found: &Document) -> Vec<SourceProb
 /// Returns the remarks of a handler on the details of a Configuration.
 pub async fn remarks(handler: &dyn Handler, found: &Document) -> Vec<String> {
     let remarks = handler.remarks(&found.configuration.details).await;
-    let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
-    let remarks = remarks.into_iter().map(text);
-    let remarks = remarks.map(|text| at_details(found, "", text).to_string());
-    remarks.collect()
+    let located = |remark: Explanation| {
+        let text = format!("{}: {}", remark.subject, remark.reason);
+        at_details(found, &remark.subject, text).to_string()
+    };
+    remarks.into_iter().map(located).collect()
 }
 
 /// Creates a problem of a field in a Configuration's details.

@@ -322,6 +322,12 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
         ("count: -1", "count", "is -1, must be a whole number from 0"),
         ("is: 'yes'", "is", "is \"yes\", must be true or false"),
         ("list: a", "list", "is \"a\", must be a list"),
+        ("is: 'true'", "is", "is \"true\"; write true without quotes"),
+        (
+            "text: \"a\"b\"\"",
+            "",
+            "has text after the closing quote; write a quote within \"…\" as \\\", and within '…' as ''",
+        ),
         ("list: [a, ]\ntext: [", "", "unclosed bracket '['"),
         ("- a", "", "is a list, must be a map"),
         ("inner: []", "inner", "is a list, must be a map"),

@@ -54,6 +54,13 @@ pub fn reworded(message: &str) -> String {
         }
         return format!("is {shown}, must be {kind}");
     }
+    if expected == "a boolean"
+        && let Some(word) = ["true", "false"]
+            .into_iter()
+            .find(|word| shown.trim_matches('"') == *word)
+    {
+        return format!("is \"{word}\"; write {word} without quotes");
+    }
     let is_scalar = !matches!(shown, "a map" | "a list" | "empty");
     let expected = match expected {
         "a string" | "a borrowed string" if is_scalar => "text; write it in quotes",
@@ -162,6 +169,9 @@ pub const NO_BREAK: &str = "has a no-break space, or another character that look
 /// Message for a colon where no field may begin.
 const COLON: &str =
     "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
+/// Message for a quote within a text in quotes.
+const TRAILING: &str =
+    "has text after the closing quote; write a quote within \"…\" as \\\", and within '…' as ''";
 /// Words of the YAML reader, and ours. The longer ones come first.
 const WORDS: [(&str, &str); 10] = [
     ("flow sequence", "list in brackets"),
@@ -182,6 +192,7 @@ pub fn syntax(message: &str) -> String {
         "recursion limit exceeded" => TOO_DEEP.to_owned(),
         _ if message.contains(" tab") || message.starts_with("tab") => TAB.to_owned(),
         _ if message.contains("mapping values are not allowed") => COLON.to_owned(),
+        _ if message.contains("trailing content after") => TRAILING.to_owned(),
         _ => WORDS
             .iter()
             .fold(reworded(message), |text, (theirs, ours)| {

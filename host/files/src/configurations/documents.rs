@@ -55,9 +55,12 @@ impl Document {
     }
 }
 
-/// Returns the line of a field in a text, or of the nearest parent that exists.
+/// Returns the line of a field in a text, or of the nearest parent that exists; of the mistake if the text cannot be read.
 fn line_in(text: &str, path: &str) -> Option<usize> {
-    yaml::Document::read(text).ok()?.line(path)
+    match yaml::Document::read(text) {
+        Ok(document) => document.line(path),
+        Err(mistake) => mistake.line,
+    }
 }
 
 /// Result of reading files once.

@@ -313,6 +313,22 @@ fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details()
     }
 }
 
+#[test]
+fn details_that_cannot_be_read_have_the_line_of_the_mistake() {
+    for (details, expected) in [
+        ("|\n      rules:\n      \t- a", 9),
+        ("|\n      rules:\n       - a\n      - b", 10),
+        ("\"rules:\\n\\t- a\"", 7),
+    ] {
+        let text = format!(
+            "---\napiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: a}}\nspec:\n  discoveryHandler:\n    discoveryDetails: {details}\n    name: x\n"
+        );
+        let located = check_file("f", &text).documents;
+        let line = located[0].line_in_details("rules");
+        assert_eq!(line, Some(expected), "{text}");
+    }
+}
+
 struct Home {
     folder: TempDir,
     sets: Configurations,
