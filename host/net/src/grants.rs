@@ -1,7 +1,7 @@
 //! The `network` section of a grants file as values: the networks, hosts and ports that a handler may reach. Opens no socket.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -139,6 +139,7 @@ impl FromStr for NetPorts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        refuse_url(text)?;
         let (net, ports) = text
             .rsplit_once(':')
             .ok_or("must be CIDR:PORTS or lan:PORTS, such as \"192.168.7.0/24:4840\"")?;
@@ -153,6 +154,14 @@ impl FromStr for NetPorts {
     }
 }
 
+/// Fails for a URL, which an entry has neither as a whole nor as its host.
+fn refuse_url(text: &str) -> Result<(), String> {
+    if text.contains("://") {
+        return Err("is a URL; write its host and port, such as \"10.20.0.5:4840\"".to_owned());
+    }
+    Ok(())
+}
+
 /// Parses a network such as `192.168.7.0/24` or `[ff02::c]/128`, or a single address.
 fn parse_net(text: &str) -> Result<IpNet, String> {
     let (address, length) = match text.split_once('/') {
@@ -161,7 +170,7 @@ fn parse_net(text: &str) -> Result<IpNet, String> {
     };
     let bare = match address.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').ok_or("has a `[` without `]`")?,
-        None if address.contains(':') => {
+        None if address.parse::<Ipv6Addr>().is_ok() => {
             return Err(
                 "has an IPv6 address without brackets; write \"[ff02::c]/128:3702\"".into(),
             );
@@ -196,6 +205,7 @@ impl FromStr for HostPorts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        refuse_url(text)?;
         let (host, ports) = text.rsplit_once(':').ok_or(
             "must be HOST:PORTS, CIDR:PORTS or lan:PORTS, such as \"api.example.com:443\"",
         )?;

@@ -42,6 +42,10 @@ impl Section {
 
 /// Parses one group's address with one port.
 fn group(text: &str) -> Result<NetPorts, String> {
+    const FORM: &str = "must be one group's address and one port, such as \"239.255.255.250:3702\"";
+    if !text.contains(':') {
+        return Err(FORM.to_owned());
+    }
     let group: NetPorts = text.parse()?;
     let is_group = group
         .net
@@ -49,5 +53,5 @@ fn group(text: &str) -> Result<NetPorts, String> {
     if is_group && group.ports.first == group.ports.last {
         return Ok(group);
     }
-    Err("must be one group's address and one port, such as \"239.255.255.250:3702\"".to_owned())
+    Err(FORM.to_owned())
 }

@@ -152,6 +152,21 @@ fn a_wrong_field_is_named_with_its_path() {
             "brackets",
         ),
         (
+            "network: {tcp: ['opc.tcp://10.0.0.5:4840/']}",
+            "network.tcp[0]",
+            "is a URL; write its host and port",
+        ),
+        (
+            "network: {tcp: ['lan:4840, lan:48010']}",
+            "network.tcp[0]",
+            "not an IP address",
+        ),
+        (
+            "network: {multicast: ['239.255.255.250']}",
+            "network.multicast[0]",
+            "one port",
+        ),
+        (
             "network: {tcp: ['10.0.0.0/8']}",
             "network.tcp[0]",
             "CIDR:PORTS",
