@@ -154,7 +154,7 @@ impl FromStr for NetPorts {
     }
 }
 
-/// Fails for a URL, which an entry has neither as a whole nor as its host.
+/// Fails if the text is a URL.
 fn refuse_url(text: &str) -> Result<(), String> {
     if text.contains("://") {
         return Err("is a URL; write its host and port, such as \"10.20.0.5:4840\"".to_owned());
