@@ -248,6 +248,12 @@ impl Plan {
     fn add_folder(&mut self, path: &Path) -> Result<()> {
         let handlers = path.join("handlers");
         let complete = handlers.is_dir();
+        if !complete && !path.join("configurations").exists() && has_sources(path)? {
+            let message = "is no folder as for `agent --standalone`; check the folder above it, or name the files in it";
+            let file = path.display().to_string();
+            self.problems.push(problem(&file, "", message.to_owned()));
+            return Ok(());
+        }
         self.extend(check_folder(path), complete);
         if complete {
             let components = handlers::components(&handlers)?;
@@ -256,6 +262,16 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Returns true if Configurations, components or grants files lie in the folder itself.
+fn has_sources(folder: &Path) -> Result<bool> {
+    let is_source = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_yaml = [".yaml", ".yml"].iter().any(|end| name.ends_with(*end));
+        is_yaml || handlers::is_component(&name)
+    };
+    Ok(handlers::files(folder)?.into_iter().any(is_source))
 }
 
 /// Returns the problems of grants files without a component; those of a component are reported when it is loaded.

@@ -194,6 +194,20 @@ async fn a_folder_is_checked_with_its_handlers() {
 }
 
 #[tokio::test]
+async fn a_folder_within_a_standalone_folder_has_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "configurations/a.yaml", GOOD);
+    write(dir.path(), "handlers/lone.grants.yaml", "udev: {}");
+    for folder in ["configurations", "handlers"] {
+        let findings = checked(&dir.path().join(folder)).await;
+        let [problem] = findings.problems.as_slice() else {
+            panic!("{findings:?}");
+        };
+        assert!(problem.contains("check the folder above it"), "{problem}");
+    }
+}
+
+#[tokio::test]
 async fn a_grants_file_is_checked_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), "a.grants.yaml", "devices: {nodes: [dev]}");

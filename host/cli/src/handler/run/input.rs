@@ -66,6 +66,13 @@ fn details(path: &Path) -> Result<String> {
         std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the details {}", path.display()))?
     };
+    let has_line = |begin: &str| text.lines().any(|line| line.starts_with(begin));
+    if has_line("apiVersion: akri.sh/") && has_line("kind: Configuration") {
+        bail!(
+            "{} is a whole Configuration and not only its details; give the file with --configuration",
+            path.display()
+        );
+    }
     if text.len() > MAX_DETAILS {
         bail!(
             "the details in {} have more than {} KiB",
@@ -190,6 +197,19 @@ mod tests {
         std::fs::create_dir_all(dir.join("secrets/s")).unwrap();
         std::fs::write(dir.join("secrets/s/k"), "hidden").unwrap();
         text
+    }
+
+    #[test]
+    fn a_configuration_in_place_of_its_details_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        std::fs::write(&path, mk_configuration(dir.path(), "a", "debugEcho")).unwrap();
+        let error = mk_input(&format!("--details {}", path.display()), "").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("give the file with --configuration"),
+            "{error}"
+        );
     }
 
     #[test]
