@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::problem::Problem;
 use leafhost_core::yaml;
 use leafhost_files::{Document, Reading, check_file, check_folder};
 use leafhost_grants::Grants;
@@ -111,6 +112,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
     let folders = folders.into_iter().chain(installed);
     let handlers = Handlers::load(components, folders, &args.compiler, output).await?;
     for (found, complete) in &configurations {
+        notes.extend(not_for_cdi(found));
         let name = &found.configuration.handler;
         if let Some(handler) = handlers.of(found) {
             problems.extend(validate(handler, found).await);
@@ -151,6 +153,23 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
         problems: problems.iter().map(ToString::to_string).collect(),
         notes,
         skipped,
+    })
+}
+
+/// Returns the note on a Configuration whose devices no container runtime can name.
+fn not_for_cdi(found: &Document) -> Option<String> {
+    let configuration = &found.configuration.key;
+    let name = configuration.name();
+    let is_class = name.len() > 1 && !name.starts_with(|first: char| first.is_ascii_digit());
+    let configuration = configuration.clone();
+    (!is_class).then(|| {
+        let message = Problem::InvalidCdiClass { configuration }.to_string();
+        let line = found.line_of("metadata.name");
+        let note = SourceProblem {
+            line,
+            ..problem(&found.file, "", message)
+        };
+        note.to_string()
     })
 }
 

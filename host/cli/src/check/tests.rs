@@ -208,6 +208,21 @@ async fn a_folder_within_a_standalone_folder_has_a_remedy() {
 }
 
 #[tokio::test]
+async fn a_name_that_is_no_cdi_class_is_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, is_told) in [("3d-printer", true), ("a", true), ("printer-3d", false)] {
+        let text = GOOD.replace("name: cams", &format!("name: {name}"));
+        let findings = checked(&write(dir.path(), "a.yaml", &text)).await;
+        assert_eq!(findings.problems, Vec::<String>::new());
+        let note = findings
+            .notes
+            .iter()
+            .find(|note| note.contains("a.yaml:4: ") && note.contains("cannot be a CDI class"));
+        assert_eq!(note.is_some(), is_told, "{findings:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_grants_file_is_checked_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), "a.grants.yaml", "devices: {nodes: [dev]}");
