@@ -58,7 +58,7 @@ impl Phase {
     }
 }
 
-/// Effect of time on a handler.
+/// Change of a handler's state that only the passage of time causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The handler was Offline for too long: its sessions end and its devices are withdrawn.

@@ -36,7 +36,7 @@ const MOST_OF_NAME: usize = 4;
 /// Maximum number of refusals that are reported.
 const MOST_REFUSALS: usize = 16;
 
-/// A handler as it registers.
+/// Registration of a handler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
