@@ -25,7 +25,7 @@ help:
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/archives'
-	@echo 'release-dry-run  all files of a release in $(TARGET)/publish; pushes image and chart only to a registry that is named [REGISTRY=localhost:5000]'
+	@echo 'release-dry-run  all files of a release in $(TARGET)/publish; pushes image and chart to a registry that it starts, and to one that is named [REGISTRY=localhost:5000]'
 	@echo 'dra-examples  manifests of another driver'"'"'s examples, with our class, from a folder [DRA_EXAMPLES=DIR] (root)'
 	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
 	@echo 'advisories  known weaknesses of what comes in with dependencies; fetches the list of them'
@@ -217,6 +217,7 @@ release-dry-run:
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory image ARCH=arm64
 	@PATH="$(TOOLS)/bin:$$PATH" HANDLERS="$(HANDLERS)" deploy/release.sh files $(TARGET) $(TARGET)/publish
+	@deploy/release.sh try $(TARGET)/publish
 	@[ -z "$(REGISTRY)" ] || deploy/release.sh push $(TARGET)/publish $(REGISTRY)
 
 clean:

@@ -4,13 +4,15 @@
 # usage: release.sh check                 fails unless the tree is as committed and has one version; a tag v* of the commit must name it
 #        release.sh files TARGET OUT      makes the files in the folder OUT, which it empties; HANDLERS names the handlers
 #        release.sh push OUT REGISTRY     pushes the image to REGISTRY/leafhost and the chart to REGISTRY/charts
+#        release.sh try OUT               pushes them to a registry that it starts on this machine, and pulls them from there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Each crate is listed after the crates that it depends on.
 crates=(leafhost-sdk-macros leafhost-sdk leafhost-uds leafhost-kubelet leafhost-cdi)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+registry_pid=
+trap '[ -z "$registry_pid" ] || kill "$registry_pid"; rm -rf "$work"' EXIT
 
 fail() {
   echo "release: $1" >&2
@@ -108,9 +110,37 @@ push() {
   echo "release: pushed $registry/leafhost:$version and $registry/charts/leafhost:$version"
 }
 
+# Pushes to a registry of its own and compares what the registry has with the files.
+try() {
+  local out=$1 registry='' pushed helm
+  cat >"$work/registry.yml" <<END
+version: 0.1
+log: {level: info}
+storage: {filesystem: {rootdirectory: $work/registry}}
+http: {addr: "127.0.0.1:0"}
+END
+  docker-registry serve "$work/registry.yml" >"$work/registry.log" 2>&1 &
+  registry_pid=$!
+  until [ -n "$registry" ]; do
+    kill -0 "$registry_pid" 2>/dev/null || fail "docker-registry has ended: $(tail -n 1 "$work/registry.log")"
+    sleep 0.1
+    registry=$(sed -n 's/.*listening on \(127\.0\.0\.1:[0-9]*\).*/\1/p' "$work/registry.log")
+  done
+  push "$out" "$registry"
+  pushed=$(skopeo inspect --raw --tls-verify=false "docker://$registry/leafhost:$version" | sha256sum)
+  [ "$pushed" = "$(skopeo inspect --raw "oci-archive:$out/leafhost-image-$version.tar" | sha256sum)" ] || fail 'the image in the registry is not that of the file'
+  helm=$(tests/cluster/build.sh helm | tail -n 1)/helm
+  "$helm" pull --plain-http "oci://$registry/charts/leafhost" --version "$version" --destination "$work" >"$work/helm.log" 2>&1 || fail "$(cat "$work/helm.log")"
+  cmp "$work/leafhost-$version.tgz" "$out/leafhost-chart-$version.tgz"
+  kill "$registry_pid"
+  registry_pid=
+  echo 'release: image and chart were pushed to a registry on this machine and pulled from it'
+}
+
 case "${1-}/$#" in
   check/1) check ;;
   files/3) files "$2" "$3" ;;
   push/3) push "$2" "$3" ;;
-  *) echo 'usage: release.sh check | files TARGET OUT | push OUT REGISTRY' >&2; exit 2 ;;
+  try/2) try "$2" ;;
+  *) echo 'usage: release.sh check | files TARGET OUT | push OUT REGISTRY | try OUT' >&2; exit 2 ;;
 esac

@@ -20,8 +20,8 @@ for part in "$@"; do
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 iptables openssl runc" ;;
     # Tools that build programs for arm64, and qemu to run them in a test. libudev must be that of the other architecture.
     dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
-    # skopeo pushes images without a container engine.
-    release) packages="$packages skopeo" ;;
+    # skopeo pushes images without a container engine; docker-registry takes them in a dry run.
+    release) packages="$packages docker-registry skopeo" ;;
     *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster, dist, soak or release" >&2; exit 2 ;;
   esac
 done
@@ -92,7 +92,7 @@ if [ -n "$missing" ]; then
   # shellcheck disable=SC2086
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
   # Debian starts these services; the tests start their own.
-  for service in etcd wsdd; do
+  for service in docker-registry etcd wsdd; do
     case "$missing" in *" $service"*)
       if [ -d /run/systemd/system ]; then $sudo systemctl disable --now --quiet "$service"; fi ;;
     esac

@@ -20,7 +20,7 @@ pub struct Discovery {
     pub departed: Vec<String>,
     /// Wakes that trigger the next call. If empty, it comes after ten seconds, unless `until_changed` is set.
     pub wake: Vec<Wake>,
-    /// With an empty `wake`, call again only when the Configuration changes.
+    /// True if, with an empty `wake`, the next call comes only when the Configuration changes.
     pub until_changed: bool,
     /// Bytes that the next call receives.
     pub cursor: Option<Vec<u8>>,

@@ -11,7 +11,7 @@ use crate::wsd;
 /// Reason why a camera is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// Field of the details that decided.
+    /// Field of the details that excluded the camera.
     pub rule: &'static str,
     /// Value that did not match.
     pub reason: String,

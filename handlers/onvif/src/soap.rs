@@ -146,7 +146,7 @@ pub struct Answer {
 /// Network interface of a camera.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// True if it is switched off.
+    /// True if the camera reports the interface as disabled.
     pub is_disabled: bool,
     /// Hardware address, unnormalized.
     pub mac: String,

@@ -2,11 +2,11 @@
 
 use crate::xml;
 
-/// Maximum number of matches read of one message. A message is a datagram, so more than one is rare already.
+/// Maximum number of matches read from one message. A message is a datagram, so more than one is rare already.
 const MAX_MATCHES: usize = 64;
-/// Maximum number of addresses kept of one match.
+/// Maximum number of addresses kept from one match.
 pub const MAX_XADDRS: usize = 16;
-/// Maximum number of scopes kept of one match.
+/// Maximum number of scopes kept from one match.
 const MAX_SCOPES: usize = 128;
 /// Maximum number of types kept of one match.
 const MAX_TYPES: usize = 32;

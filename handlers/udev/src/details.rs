@@ -72,7 +72,7 @@ impl Rules {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Identity {
-    /// Path below `/sys`, as in Akri: another number of the kernel makes another device.
+    /// Path below `/sys`, as in Akri: if the kernel gives the device another number, it is another device.
     #[default]
     Path,
     /// Controller and port that the hardware is plugged into.

@@ -32,7 +32,7 @@ pub fn whole<'a>(chain: &[&'a Device]) -> Option<&'a Device> {
     last.filter(|device| is_usb_device(device) || is_pci(device))
 }
 
-/// Returns the attributes in sysfs that [`attributes`] needs.
+/// Returns the sysfs attributes that [`attributes`] needs.
 pub fn wanted(chain: &[&Device]) -> Vec<Wanted> {
     let mut all = Vec::new();
     if let Some(usb) = usb_device(chain) {

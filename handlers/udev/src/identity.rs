@@ -119,7 +119,7 @@ fn number(chain: &[&Device], facts: &Facts) -> Option<u64> {
     facts.get(&device.devpath, name)?.parse().ok()
 }
 
-/// Returns the attribute with that number.
+/// Returns the device and its sysfs attribute that holds the number.
 fn numbering<'a>(chain: &[&'a Device]) -> Option<(&'a Device, &'static str)> {
     let is = |device: &Device, name| device.subsystem.as_deref() == Some(name);
     let device = chain.first().copied()?;

@@ -218,7 +218,8 @@ fn is_hid(part: &str) -> bool {
     })
 }
 
-/// Returns `xhci-hcd.auto` for `xhci-hcd.2.auto`, whose number the kernel counts up.
+/// Removes the number before `.auto`, which the kernel assigns in order of appearance: `xhci-hcd.2.auto` becomes
+/// `xhci-hcd.auto`.
 fn without_auto(part: &str) -> String {
     let numbered = part.strip_suffix(".auto");
     match numbered.and_then(|name| name.rsplit_once('.')) {

@@ -34,7 +34,7 @@ const UNSUPPORTED: [&str; 18] = [
 /// Characters that editors and web pages write in place of a double quote, and the single quote.
 const QUOTES: [char; 11] = ['“', '”', '„', '‟', '«', '»', '″', '＂', '‘', '’', '\''];
 
-/// Error with the position at which a text is not a rule.
+/// Syntax error in a rule, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// Position of the character, from 1.

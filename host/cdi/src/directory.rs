@@ -121,7 +121,7 @@ impl SpecDir {
     ) -> Result<Self, InvalidSpec> {
         check("vendor", vendor, vendor_problem(vendor))?;
         let is_plain = !owner.is_empty() && owner.chars().all(|c| c.is_ascii_alphanumeric());
-        let problem = (!is_plain).then_some("is not letters and digits");
+        let problem = (!is_plain).then_some("must have only letters and digits");
         check("owner", owner, problem)?;
         Ok(Self {
             directory: directory.into(),

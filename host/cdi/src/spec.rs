@@ -211,7 +211,7 @@ fn path_problem(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns an error if a part of the spec has a problem.
+/// Converts a problem, if any, into an error that names the part of the spec and its text.
 pub(crate) fn check(
     part: &str,
     text: &str,

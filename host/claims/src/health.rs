@@ -14,7 +14,7 @@ use crate::model::find;
 use crate::{ClaimReport, Claims};
 
 impl Claims {
-    /// Publishes the health of all devices of claims; runs until it is dropped.
+    /// Publishes the health of all devices of claims until the future is dropped.
     pub async fn tell_health(&self, health: watch::Sender<Arc<HealthList>>) {
         let mut devices = self.0.ports.devices.clone();
         let mut instances = self.0.ports.store.instances();

@@ -119,7 +119,7 @@ fn shown(plan: &Plan, paint: Paint) -> String {
         line(Tone::Bad, &format!("in the way: {blocker}"));
     }
     if plan.steps.is_empty() {
-        line(Tone::Plain, "Nothing is to be done.");
+        line(Tone::Plain, "Nothing to do.");
         return text;
     }
     line(Tone::Heading, "Steps:");
@@ -133,7 +133,7 @@ fn shown(plan: &Plan, paint: Paint) -> String {
 fn confirmed() -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        let why = "there is no terminal for the confirmation; use --yes to skip it";
+        let why = "cannot ask for confirmation: standard input is not a terminal; use --yes to skip the question";
         bail!(Usage(why.to_owned()));
     }
     eprint!("Continue? [y/N] ");
@@ -175,7 +175,7 @@ mod tests {
         };
         assert_eq!(
             shown(&plan, Paint::PLAIN),
-            "0 Configurations, 0 Instances\nNothing is to be done.\n"
+            "0 Configurations, 0 Instances\nNothing to do.\n"
         );
         plan.blockers.push("Leafhost runs".into());
         assert!(shown(&plan, Paint::PLAIN).contains("in the way: Leafhost runs\n"));

@@ -86,7 +86,7 @@ pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Returns true if the user can press keys.
+/// Returns true if standard input and output are terminals.
 pub fn is_interactive() -> bool {
     is_terminal() && std::io::stdin().is_terminal()
 }

@@ -30,7 +30,7 @@ const AT_ONCE: u32 = 10;
 /// Maximum length of the part of a label's name after the slash.
 const MAX_NAME: usize = 63;
 
-/// Labels to set on a node, and its labels before.
+/// Labels to set on a node, and its current labels.
 type Job = (BTreeSet<String>, NodeLabels);
 
 /// Labels nodes while this controller leads, if `is_enabled`; returns only if a source ends.

@@ -17,7 +17,8 @@ pub fn without_jitter(failures: u32) -> Duration {
     doubled(BACKOFF_FIRST, failures, BACKOFF_LAST)
 }
 
-/// Returns a wait after the `failures`-th failure in a row that doubles from `first` to `longest`.
+/// Returns the delay after the `failures`-th failure in a row: `first`, doubled for each further failure, at most
+/// `longest`.
 pub fn doubled(first: Duration, failures: u32, longest: Duration) -> Duration {
     let factor = 1_u32.checked_shl(failures.saturating_sub(1));
     let wait = factor.and_then(|factor| first.checked_mul(factor));

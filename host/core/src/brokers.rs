@@ -112,7 +112,7 @@ pub struct ManifestSet {
     pub manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
 }
 
-/// Object as it is wanted.
+/// Desired state of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
     /// Key of the object.

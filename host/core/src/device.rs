@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// Returns true if containers get this property, or something at this path.
+    /// Returns true if the device gives containers this property, or a node or mount at this path.
     pub fn gives(&self, item: &str) -> bool {
         self.properties.contains_key(item)
             || self.nodes.iter().any(|node| node.container_path == item)

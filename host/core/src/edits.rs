@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, DeviceNode, Mount};
 
-/// Environment variables, device nodes and mounts, each once.
+/// Environment variables, device nodes and mounts of a container; each name and path occurs once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Edits {

@@ -99,8 +99,8 @@ pub struct OwnerReference {
     pub controller: Option<bool>,
 }
 
-/// Device and its slots. Values of a wrong type, written by others, are read as [`lenient`] defines; all other fields
-/// stay readable.
+/// Device and its slots. If another program has written a value of the wrong type, [`lenient`] defines how it is read;
+/// all other fields stay readable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {

@@ -115,7 +115,7 @@ pub struct SourceSet {
     pub grants: BTreeMap<String, GrantsFile>,
     /// Objects that contain the files, if any: by file name, and by the name that problems use.
     pub objects: BTreeMap<String, ObjectName>,
-    /// Problems of what cannot be read, sorted.
+    /// Problems of files, folders and objects that cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
     /// Notes about files that are not read, sorted.
     pub warnings: Vec<SourceProblem>,

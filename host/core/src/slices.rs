@@ -35,7 +35,7 @@ pub enum Reach {
 pub struct Taint {
     /// Key of the taint, such as `leafhost.dev/unhealthy`.
     pub key: String,
-    /// True if pods that have the device are evicted as well.
+    /// True if the taint also evicts pods that have the device (effect `NoExecute`).
     pub evicts: bool,
 }
 

@@ -58,7 +58,7 @@ impl Phase {
     }
 }
 
-/// Effect of time on a handler.
+/// Change of a handler's state that only the passage of time causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The handler was Offline for too long: its sessions end and its devices are withdrawn.
@@ -146,7 +146,7 @@ impl Registry {
         }
     }
 
-    /// Closes the session of a Configuration that no longer uses the handler, or cannot for now.
+    /// Closes the session of a Configuration that no longer uses the handler, or cannot use it for now.
     pub fn close(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
         if let Some(entry) = self.entries.get_mut(key)
             && entry.sessions.remove(configuration).is_some()

@@ -339,7 +339,7 @@ impl SourceSession {
         }
     }
 
-    /// Prepares the session for new details or a new handler, and clears the results of the old ones.
+    /// Prepares the session for new details or a new handler, and clears errors of the previous ones.
     pub fn reopened(&mut self, handler: &Arc<dyn Handler>) {
         if self.opening(handler) == Opening::First {
             self.devices.reopen();

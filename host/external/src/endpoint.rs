@@ -31,7 +31,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// Nothing accepts connections at the endpoint.
-    #[error("cannot connect to {at} ({source}); see that the handler runs and serves there")]
+    #[error("cannot connect to {at} ({source}); make sure that the handler runs and serves there")]
     Unreachable {
         /// Display form of the endpoint.
         at: String,

@@ -36,7 +36,7 @@ const MOST_OF_NAME: usize = 4;
 /// Maximum number of refusals that are reported.
 const MOST_REFUSALS: usize = 16;
 
-/// A handler as it registers.
+/// Registration of a handler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
@@ -405,8 +405,8 @@ impl Registrations {
     }
 }
 
-/// The connection that is made to a handler in the network when it registers. An address does not prove who has it later, but while this
-/// connection holds, its peer is the same process. So properties, which may be credentials, are sent only over it.
+/// Connection to a handler in the network, made when it registers. An address does not prove who has it later, but while
+/// this connection holds, its peer is the same process. So properties, which may be credentials, are sent only over it.
 #[derive(Debug, Clone)]
 pub struct FirstConnection {
     /// Channel over this connection alone; it never reconnects.

@@ -34,7 +34,7 @@ pub struct Store {
     pub denied: Mutex<BTreeSet<String>>,
     /// Names of Instances whose answers are delayed by [`HANGS`].
     pub hanging: Mutex<BTreeSet<String>>,
-    /// Number of next changes that fail with `Unavailable`.
+    /// Number of the next changes that fail with `Unavailable`.
     pub failures: Mutex<usize>,
     /// Number of the next changes that end in a conflict.
     pub conflicts: Mutex<usize>,

@@ -1,6 +1,8 @@
-//! Decides when a file of a watched folder is stable, that is closed and unchanged for a while, and when it counts as gone.
+//! Decides when a file of a watched folder is stable, that is, closed and unchanged for a while, and when it counts as
+//! gone.
 //!
-//! Pure: takes events, scans of the folder and their times, and returns the files that have settled. Does not know the file system.
+//! Pure: takes events, scans of the folder and their times, and returns the files that have settled. Does not access
+//! the file system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

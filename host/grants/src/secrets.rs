@@ -1,5 +1,5 @@
-//! Sanitizing of text written by handlers for logs and terminals: bounded, on one line, without secrets. A device that
-//! contains one of the masked pieces is not handed out.
+//! Sanitizes text from handlers for logs and terminals: bounded, on one line, without secrets. A device that contains
+//! one of the masked pieces is not offered.
 //!
 //! The cost of masking depends on the length of the displayed text, not on the length of the handler's output or of the
 //! secrets.

@@ -40,7 +40,8 @@ impl<V> Default for BoundedStore<V> {
 }
 
 impl<V> BoundedStore<V> {
-    /// Adds a report in place of its earlier version. Returns it as an error if its node has too many reports or too many bytes.
+    /// Replaces the earlier version of a report. If its node has too many reports or too many bytes, removes the
+    /// earlier version and returns the report as an error.
     pub fn put(&mut self, name: &str, node: &str, bytes: usize, value: V) -> Result<(), V> {
         self.remove(name);
         let usage = self.nodes.entry(node.to_owned()).or_default();

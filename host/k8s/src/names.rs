@@ -19,7 +19,7 @@ pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
 /// Number of failures in a row after which the reservations count as unreadable.
 const TRIES: u32 = 5;
 
-/// Follows the reservations forever. Until they are read, `remembered` counts.
+/// Follows the reservations forever. Until they are read, the `remembered` ones apply.
 pub async fn follow(
     client: Client,
     remembered: ResourceNames,

@@ -231,7 +231,7 @@ impl Cluster for KubeScheduling {
         };
         let published = answers::within(REQUEST, self.recorder.publish(&event, &regarding)).await;
         if let Err(failure) = published {
-            tracing::debug!(pod = %pod, error = failure.message, "an event is not written");
+            tracing::debug!(pod = %pod, error = failure.message, "cannot write an Event");
         }
     }
 

@@ -67,7 +67,7 @@ pub trait RequestPolicy: Sync {
     fn tls(&self) -> &Tls;
 }
 
-/// Limits of one request: of time for its parts, and of size.
+/// Time limits of the phases of one request, and the size limit of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Limit of look-up, connection and TLS, together.

@@ -1,5 +1,5 @@
 //! Measures one Filter call in a cluster of 500 nodes, each with 20 devices of its own, and 100 devices shared by all nodes. Cases: an expression
-//! judged before, a new expression, and two requests that must agree on an attribute. Targets for the worst of a hundred calls: 5 ms for a known
+//! evaluated before, a new expression, and two requests that must agree on an attribute. Targets for the worst of a hundred calls: 5 ms for a known
 //! expression, 50 ms for a new one.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 

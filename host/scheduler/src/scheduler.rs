@@ -54,15 +54,16 @@ pub(crate) struct State {
     pub binding: BTreeSet<String>,
     /// Slots that are being written.
     pub writing: BTreeSet<(InstanceKey, String)>,
-    /// Uids of pods and Instances whose last write for the pod was not answered: its reservations there are unknown.
+    /// Pods, by uid, each with an Instance whose last write for that pod was not answered, so that the pod's
+    /// reservation there is unknown.
     pub unanswered: BTreeSet<(String, InstanceKey)>,
     /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
     /// Instant at which a waiting pod was last tried again, by uid.
     pub tried: BTreeMap<String, Instant>,
-    /// Nodes whose devices may serve a pod better than when waiting pods were last looked at.
+    /// Nodes whose devices have changed in favour of pods since the waiting pods were last considered.
     pub better: BTreeSet<String>,
-    /// Waiting pods that were not looked at on all nodes yet.
+    /// Waiting pods that have not yet been considered for all nodes.
     pub unlooked: BTreeSet<PodKey>,
     /// Annotation of each pod and its parsed requests, by uid.
     read: HashMap<String, (String, Read)>,

@@ -237,8 +237,9 @@ impl SlotTask {
         })
     }
 
-    /// Releases all but one of the slots of one Instance that a single request names, so that the container gets different Instances: the
-    /// pods that had them have ended. Such a request waits for the release, once; one that need not wait is returned.
+    /// Releases slots, if a request names several device ids with slots of one Instance, so that the container gets
+    /// different Instances: only the slot allocated last is kept. The pods that had these slots have ended. The request
+    /// waits once for the release; a request that need not wait is returned.
     fn release_duplicates(&mut self, mut request: Request) -> Option<Request> {
         let name = resource_name(&request.resource).unwrap_or_default();
         if request.has_waited

@@ -41,8 +41,8 @@ use model::{Next, TicketHistory};
 
 /// Maximum number of tickets: twice the maximum number of pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
-/// Maximum time that an Allocate waits for a reservation that the watch has not shown, before the Instances are read. The kubelet admits no other pod
-/// until then.
+/// Maximum time that an Allocate waits for a reservation that the watch has not shown, before the Instances are read.
+/// The kubelet admits no other pod during this time.
 const UNSEEN: Duration = Duration::from_millis(500);
 /// Maximum time that an Allocate waits if the Instances cannot be read. No new pods arrive then either.
 const BLIND: Duration = Duration::from_secs(8);
@@ -248,8 +248,9 @@ impl TicketTask {
         self.write(&instances, wrong, seen.back).await;
     }
 
-    /// Compares the uids for which the kubelet has recorded tickets with those they were answered for. Returns the slots whose devices another pod of
-    /// the same name has got, each with the reserved uid and the recorded one.
+    /// Compares the pods for which the kubelet recorded tickets with the pods for which the agent answered them.
+    /// Returns the slots whose devices went to another pod of the same name, each with the uid that reserved it and the
+    /// recorded uid.
     fn confirm(
         &mut self,
         instances: &InstanceSet,

@@ -168,7 +168,7 @@ fn too_long(wall: Duration, loading: Option<&str>) -> Fault {
     let seconds = wall.as_secs();
     let message = match loading {
         Some(what) => format!(
-            "`{what}` took longer than {seconds} s when it was loaded, and the grants do not raise that; it must not wait"
+            "`{what}` took longer than {seconds} s while the handler was loaded, and the grants do not raise this limit; it must not wait"
         ),
         None => format!(
             "the call took longer than {seconds} s; `limits.wallSeconds` in the grants raises that"
@@ -193,7 +193,7 @@ fn fault(
         let seconds = limits.cpu.as_secs();
         let message = match loading {
             Some(what) => format!(
-                "`{what}` computed longer than {seconds} s when it was loaded, and the grants do not raise that"
+                "`{what}` computed longer than {seconds} s while the handler was loaded, and the grants do not raise this limit"
             ),
             None => format!(
                 "the call computed longer than {seconds} s; `limits.cpuSeconds` in the grants raises that"
@@ -209,7 +209,7 @@ fn fault(
     if record.memory.refused() {
         let most = limits.memory >> 20;
         let message = format!(
-            "the guest needed more than {most} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}"
+            "the guest needed more than {most} MiB of memory, including what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}"
         );
         return Fault::new(FaultReason::Memory, message);
     }

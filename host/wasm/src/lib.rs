@@ -115,7 +115,7 @@ impl Runtime {
         }))
     }
 
-    /// Returns why native code is not kept, if nothing can be written to its folder.
+    /// Returns the reason why native code is not cached, if nothing can be written to its folder.
     pub fn unkept(&self) -> Option<&leafhost_core::ports::SourceProblem> {
         self.cache.unkept()
     }

@@ -93,8 +93,8 @@ impl AskError {
         )
     }
 
-    /// Returns true if the error shows that nothing is at the address. A denied or failed attempt of ours shows nothing, and
-    /// any response shows a host.
+    /// Returns true if the error shows that no camera is at the address. An attempt that the grants deny or that fails
+    /// on this node proves nothing, and an invalid response still comes from a device.
     pub fn shows_absence(&self) -> bool {
         use net::Error::{Closed, Refused, TimedOut, Unreachable};
         matches!(
@@ -346,7 +346,7 @@ impl Exchange<'_> {
         Some(time.plus(self.host.elapsed().saturating_sub(at).as_secs()))
     }
 
-    /// Takes the time from the answer, otherwise from the first `Date` header.
+    /// Records the camera's time: from the answer, or else from the first `Date` header.
     fn note_time(&mut self, operation: Operation, answer: &Answer, response: &http::Response) {
         if operation == Operation::GetSystemDateAndTime || self.time.is_none() {
             let time = answer

@@ -289,7 +289,7 @@ impl<T> Entries<T> {
         self.0.retain(|(url, entry)| keep(url, entry));
     }
 
-    /// Returns the entries for modification.
+    /// Returns mutable references to the entries, sorted by URL.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|(_, entry)| entry)
     }

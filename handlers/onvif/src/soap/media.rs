@@ -24,7 +24,7 @@ pub struct Media {
     pub service: String,
     /// Profiles in the camera's order, at most [`MAX_PROFILES`].
     pub profiles: Vec<Profile>,
-    /// Number of further profiles.
+    /// Number of profiles beyond [`MAX_PROFILES`].
     pub more_profiles: usize,
     /// URL of a stream or snapshot.
     pub uri: String,

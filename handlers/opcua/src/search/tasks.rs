@@ -18,7 +18,7 @@ pub enum Task {
         asked: usize,
         /// URL of the server.
         url: Url,
-        /// Ask for its endpoints as well.
+        /// True if its endpoints are requested as well.
         settings: bool,
         /// Ask for servers known from the network, if it is a discovery server.
         records: bool,
@@ -39,7 +39,7 @@ pub enum Task {
         listed: String,
         /// Addresses of the URL.
         addresses: Vec<IpAddr>,
-        /// Ask for its endpoints as well.
+        /// True if its endpoints are requested as well.
         settings: bool,
         /// True if it answered last time.
         known: bool,

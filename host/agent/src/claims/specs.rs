@@ -21,7 +21,7 @@ pub fn vendor() -> String {
     format!("k8s.{DRIVER}")
 }
 
-/// Writer of the specs of claims.
+/// Writes the CDI specs of claims.
 #[derive(Debug)]
 pub struct CdiClaimSpecs {
     folder: SpecDir,

@@ -41,7 +41,7 @@ pub struct ReferencedOwner {
 }
 
 impl BrokerWrite<'_> {
-    /// Returns the owner that the object names: an Instance, or, only for a service, a Configuration.
+    /// Returns the object's controlling owner: an Instance or, for a service only, a Configuration.
     pub fn owner(&self) -> Result<ReferencedOwner, String> {
         let owner = self.controlling()?;
         let is_instance = text(owner, "kind") == "Instance";

@@ -8,7 +8,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 
-/// Collects the owners from Configurations as their status shows them.
+/// Collects the owners of names from the reservations and the states of Configurations.
 pub fn of_states<'a>(
     reserved: &'a ResourceNames,
     states: &'a ConfigurationStates,
@@ -16,7 +16,7 @@ pub fn of_states<'a>(
     NameOwners::new(reserved, oldest_first(states.configurations.iter()))
 }
 
-/// Collects the owners from Configurations as they are written.
+/// Collects the owners of names from the reservations and the manifests of Configurations.
 pub fn of_manifests<'a>(
     reserved: &'a ResourceNames,
     manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,

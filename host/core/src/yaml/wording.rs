@@ -160,7 +160,7 @@ pub fn template(text: &str, line: Option<usize>) -> Option<String> {
     is_template.then(|| "begins with {{; render the Helm template first".to_owned())
 }
 
-/// Message for a text with too many maps and lists in each other.
+/// Message for a text whose maps and lists are nested too deeply.
 pub const TOO_DEEP: &str = "is nested more than 32 deep; write it flatter";
 /// Message for a line that is indented with a tab.
 const TAB: &str = "has a tab; YAML indents with spaces";

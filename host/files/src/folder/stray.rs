@@ -81,7 +81,7 @@ pub fn among_handlers(name: &str, is_folder: bool) -> Option<&'static str> {
     if is_ignored(name) {
         None
     } else if is_folder {
-        Some("is a folder, and handlers in it are not loaded; move them up")
+        Some("is a folder, and handlers in it are not loaded; move them one folder up")
     } else if ends(&[".wasm", ".wasm.gz"]) {
         Some("is not loaded; let its name end in .wasm or .wasm.gz in lower-case letters")
     } else if ends(&[grants_file::SUFFIX, ".grants.yml", ".grants.json"]) {
@@ -130,7 +130,7 @@ mod tests {
             ("udev.grants.yml", false, Some("end in .grants.yaml")),
             ("udev.Grants.yaml", false, Some("end in .grants.yaml")),
             ("udev.WASM", false, Some("lower-case")),
-            ("old", true, Some("move them up")),
+            ("old", true, Some("move them one folder up")),
             ("README.md", false, None),
             (".udev.wasm.part", false, None),
         ] {

@@ -172,7 +172,7 @@ impl Owner {
 impl Reconcile for Owner {
     type Object = ResourceSlice;
 
-    const LOST: &'static str = "it is deleted again and again; see whether the node's kubelet knows the driver, or who deletes it";
+    const LOST: &'static str = "it is deleted again and again; find out whether the node's kubelet knows the driver, or who deletes it";
 
     fn corrected(&self, found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
         corrected(found, wanted)

@@ -61,7 +61,7 @@ impl fmt::Display for Object {
 /// Values of the wanted keys of an object.
 pub type Keys = BTreeMap<String, Arc<[u8]>>;
 
-/// Reader of the wanted values.
+/// Reads the wanted values.
 pub struct Values {
     /// Wanted values.
     pub wanted: watch::Sender<Wanted>,

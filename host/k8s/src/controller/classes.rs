@@ -181,7 +181,7 @@ struct Ours;
 impl Reconcile for Ours {
     type Object = DeviceClass;
 
-    const LOST: &'static str = "it is deleted again and again; see who deletes it";
+    const LOST: &'static str = "it is deleted again and again; find out who deletes it";
 
     fn is_own(&self, found: &DeviceClass) -> bool {
         found.labels().contains_key(LABEL)

@@ -256,7 +256,7 @@ struct SharedSlices;
 impl Reconcile for SharedSlices {
     type Object = ResourceSlice;
 
-    const LOST: &'static str = "it is deleted again and again; see who deletes it";
+    const LOST: &'static str = "it is deleted again and again; find out who deletes it";
 
     fn corrected(&self, found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
         corrected(found, wanted)

@@ -336,7 +336,7 @@ fn notes(seen: &ClusterState) -> Vec<String> {
             Some(Part::Agent) => {
                 let version = one.labels().get("app.kubernetes.io/version");
                 if version.is_some_and(|version| !version.starts_with("0.13.")) {
-                    notes.push("This was tested with Akri 0.13".to_owned());
+                    notes.push("This migration was tested with Akri 0.13 only".to_owned());
                 }
             }
             _ => {}

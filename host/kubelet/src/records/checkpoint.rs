@@ -34,13 +34,14 @@ pub struct CheckpointError {
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// Identity of a file under a path: the kubelet replaces its checkpoint, and never changes it.
+/// Identity of a file at a path: the kubelet replaces its checkpoint, and never writes to the existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// Inode of the file.
     pub inode: u64,
-    /// Time of writing, by the clock of the file system, which may be some milliseconds behind, never ahead. The kubelet collects the
-    /// content shortly before it writes it, so a fact of that time itself may be missing.
+    /// Modification time, by the clock of the file system, which may be some milliseconds behind, never ahead. The
+    /// kubelet collects the content shortly before it writes the file, so the content may lack a change of the last
+    /// moment.
     pub modified: SystemTime,
 }
 

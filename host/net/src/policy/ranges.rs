@@ -41,9 +41,10 @@ pub(super) const FIXED: [(&str, &str); 15] = [
     ("ff00::/8", "multicast"),
 ];
 
-/// Prefixes that gateways and tunnels put before an IPv4 address to make it reachable over IPv6, as bits from the left with their length:
-/// NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form, for entries inside it), 6to4 (RFC 3056), stateless translators
-/// (RFC 2765), automatic tunnels (RFC 4291, 2.5.5.1). The mapped form `::ffff:0:0/96`, which sockets know, is removed before.
+/// IPv6 prefixes under which gateways and tunnels make IPv4 addresses reachable, left-aligned, with their lengths:
+/// NAT64 (RFC 6052), the usual local prefix of NAT64 (RFC 8215; matters for entries inside it), 6to4 (RFC 3056),
+/// stateless translators (RFC 2765), automatic tunnels (RFC 4291, 2.5.5.1). IPv4-mapped addresses (`::ffff:0:0/96`),
+/// which sockets accept, have been converted to IPv4 before.
 const WRAPS: [(u128, u8); 5] = [
     (0x0064_ff9b << 96, 96),
     (0x0064_ff9b_0001 << 80, 96),

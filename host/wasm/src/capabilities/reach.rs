@@ -46,9 +46,9 @@ struct Used {
     unbound: bool,
     /// Addresses that the call has sent to.
     asked: Vec<SocketAddr>,
-    /// Senders that were named as denied.
+    /// Senders that were reported as denied.
     named: Vec<IpAddr>,
-    /// `Instant` at which the time for the denied datagrams read so far has passed.
+    /// `Instant` until which the denied datagrams read so far use up their permitted rate.
     unasked_until: Option<Instant>,
 }
 

@@ -107,7 +107,8 @@ impl Shared {
         line.clear();
     }
 
-    /// Writes the part beyond a line's length and `kept` bytes, without splitting a secret.
+    /// Writes pieces of [`MAX_LINE`] bytes until at most `kept` bytes more than that are left. A piece that would split
+    /// a secret is longer.
     fn write_pieces(&self, line: &mut Vec<u8>, kept: usize) {
         while line.len() > MAX_LINE + kept {
             let end = self.sink.secrets.cut_at(line, MAX_LINE);

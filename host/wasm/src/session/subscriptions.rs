@@ -131,10 +131,10 @@ async fn changed(subscription: &mut Option<NetworkSubscription>) {
 /// Stream of the datagrams of groups.
 #[async_trait]
 pub(crate) trait GroupSubscription: Send {
-    /// Returns the next datagram, or that some were lost; never ends. Cancel safe.
+    /// Waits for the next datagram, or for the news that some were lost. Cancel safe.
     async fn next(&mut self) -> Received;
 
-    /// Returns what cannot be received, with the reasons.
+    /// Returns descriptions of the groups that cannot be received, with the reasons.
     fn problems(&self) -> Vec<String>;
 }
 

@@ -48,7 +48,7 @@ pub struct Profile {
     pub stream: String,
     /// URL of the snapshot.
     pub snapshot: String,
-    /// Token of the video source, if those are devices.
+    /// Token of the video source, if each video source is a device.
     pub source: String,
     /// True if it can pan, tilt or zoom; if video sources are no devices, true if a profile of the camera can.
     pub has_ptz: bool,

@@ -122,7 +122,7 @@ impl Owner {
 impl Reconcile for Owner {
     type Object = DiscoveryHandler;
 
-    const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node exists: kubectl get nodes";
+    const LOST: &'static str = "it is deleted again and again; find out who deletes it, or whether its Node exists: kubectl get nodes";
 
     /// Leaves an object of another node that a user gave this node's label to that node.
     fn is_own(&self, found: &DiscoveryHandler) -> bool {

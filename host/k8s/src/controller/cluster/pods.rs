@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::answers::{self, Failure, Kind};
 use crate::instance::REQUEST;
 
-/// Annotation of pods that show the static pods of a kubelet.
+/// Annotation of mirror pods, which represent a kubelet's static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Status code of an eviction that a `PodDisruptionBudget` forbids at the moment.
+/// Status code of an eviction that a `PodDisruptionBudget` does not allow at the moment.
 const NOT_NOW: u16 = 429;
 
 /// Reads the state of a pod; returns `None` if the pod does not exist.
