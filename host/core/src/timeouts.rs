@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Time after which an Offline handler is removed from the registry (the Akri agent's document).
+/// Time after which an Offline handler is removed from the registry, as documented for the Akri agent.
 pub const HANDLER_EVICTION: Duration = Duration::from_mins(5);
 /// Delay between attempts to load a removed handler whose file still exists.
 pub const HANDLER_RETRY: Duration = Duration::from_mins(5);
