@@ -1,4 +1,4 @@
-//! Configurations: what to discover, and how many slots each device gets (`akri.sh/v0`, field-compatible with Akri).
+//! Configurations: the devices to discover, and the number of slots of each (`akri.sh/v0`, field-compatible with Akri).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -202,7 +202,7 @@ pub struct Configuration {
     pub broker_properties: BTreeMap<String, String>,
     /// Time for which a missing device keeps its Instance, if the annotation sets one.
     pub grace: Option<std::time::Duration>,
-    /// Resources that the kubelet is offered for the devices.
+    /// Resources that are offered to the kubelet for the devices.
     pub resources: Resources,
     /// Backend that allocates the devices to pods.
     pub backend: Backend,

@@ -26,7 +26,7 @@ pub const FILE_SETTLE: Duration = Duration::from_millis(200);
 pub const FILE_SILENT: Duration = Duration::from_mins(1);
 /// Time for which a file must be absent to count as removed: editors and `cp` remove and write again.
 pub const FILE_GONE: Duration = Duration::from_secs(2);
-/// Interval of reading a folder without an event: inotify can lose events silently.
+/// Interval at which a folder is read without an event: inotify can lose events silently.
 pub const FOLDER_BACKSTOP: Duration = Duration::from_secs(10);
 /// Time limit for running work to finish after the first signal.
 pub const DRAIN: Duration = Duration::from_secs(5);

@@ -23,8 +23,8 @@ const KNOWN: [&str; 5] = [
 /// Maximum number of unknown annotations that are reported.
 const MOST: usize = 16;
 
-/// Reads the annotations that agents use: grace, resources, backend, and true if pods are evicted. Adds the problems of
-/// all annotations.
+/// Reads the annotations that agents use: grace period, resources, backend, and true if pods are evicted when their device
+/// does not work. Adds the problems of all annotations.
 pub fn read(
     annotations: &BTreeMap<String, String>,
     problems: &mut Vec<FieldProblem>,
