@@ -218,7 +218,7 @@ pub struct Configuration {
 
 impl Configuration {
     /// Returns the time of creation and the uid; `None` if the source has no time of creation. Of several Configurations
-    /// with one name, the one that sorts first by it gets the name on every node.
+    /// with one name, the one whose pair sorts first gets the name on every node.
     pub fn seniority(&self) -> Option<(&str, &str)> {
         Some((self.created.as_deref()?, &self.uid))
     }

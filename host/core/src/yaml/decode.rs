@@ -27,7 +27,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
     }
 }
 
-/// Returns true if the bytes begin with a UTF-16 byte order mark, or with two ASCII characters encoded in UTF-16.
+/// Returns true if the bytes begin with a UTF-16 byte order mark, or with two characters up to U+00FF in UTF-16.
 fn is_utf16(bytes: &[u8]) -> bool {
     matches!(
         bytes,
