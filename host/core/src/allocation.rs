@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::instance::{Edit, Instance, Reserved};
 use crate::slot::DeviceUsage;
 
-/// Returns the edits that take a free slot for `usage`. They add the node to the Instance's nodes if a shared device
-/// lacks it, because only a listed node may take a slot.
+/// Returns the edits that take a free slot for `usage`. They add the node to `spec.nodes` if the Instance of a shared
+/// device lacks it, because only a listed node may take a slot.
 pub fn take(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
     let lacks = |node: &&str| instance.spec.shared && !instance.is_seen_by(node);
     let joins = usage.node().filter(lacks);

@@ -1,4 +1,4 @@
-//! Backoff: the wait after failures in a row, and which of them are logged.
+//! Backoff: the delay after consecutive failures, and the choice of failures to log.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use rand::RngExt as _;
 
 use crate::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 
-/// Returns the wait after the `failures`-th failure in a row. It doubles from one second to five minutes; up to a
-/// fifth is random, so that tasks that failed together do not retry together.
+/// Returns the delay after the `failures`-th consecutive failure. It doubles from one second to five minutes; jitter
+/// takes off up to a fifth, so that tasks that failed together do not retry together.
 pub fn wait(failures: u32) -> Duration {
     without_jitter(failures).mul_f64(rand::rng().random_range(0.8..=1.0))
 }
 
-/// Returns the wait of [`wait`] without its random part, for a task that retries alone.
+/// Returns the delay of [`wait`] without jitter, for a task that retries alone.
 pub fn without_jitter(failures: u32) -> Duration {
     doubled(BACKOFF_FIRST, failures, BACKOFF_LAST)
 }
 
-/// Returns the delay after the `failures`-th failure in a row: `first`, doubled for each further failure, at most
+/// Returns the delay after the `failures`-th consecutive failure: `first`, doubled for each further failure, at most
 /// `longest`.
 pub fn doubled(first: Duration, failures: u32, longest: Duration) -> Duration {
     let factor = 1_u32.checked_shl(failures.saturating_sub(1));
@@ -25,7 +25,7 @@ pub fn doubled(first: Duration, failures: u32, longest: Duration) -> Duration {
     wait.map_or(longest, |wait| wait.min(longest))
 }
 
-/// Returns true if the `failures`-th failure in a row is logged: those whose number is a power of two.
+/// Returns true if the `failures`-th consecutive failure is logged: its number must be a power of two.
 pub fn is_logged(failures: u64) -> bool {
     failures.is_power_of_two()
 }

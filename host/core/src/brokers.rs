@@ -16,7 +16,7 @@ use crate::status_store::WriteError;
 
 /// Label whose value is the object's own name, as in Akri.
 pub const APP_LABEL: &str = "app";
-/// Label of every object that a controller makes, as in Akri; its value is [`crate::names::GROUP`].
+/// Label of every object that a controller creates, as in Akri; its value is [`crate::names::GROUP`].
 pub const CONTROLLER_LABEL: &str = "controller";
 /// Label that names the Configuration, as in Akri.
 pub const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
@@ -58,7 +58,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Fields of a pod, job or service that the controller uses.
+/// Fields of a pod, job, service or claim template that the controller uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Uid of the object: distinguishes it from all others that ever had the name.
@@ -90,7 +90,7 @@ pub enum Phase {
     Pending,
     /// Running.
     Running,
-    /// Ended after this time; not restarted.
+    /// Ended after running for this time; not restarted.
     Ended(Duration),
 }
 
@@ -157,7 +157,7 @@ impl Change {
 /// Access to the objects of brokers for the controller, besides its [`Cluster`](crate::cluster::Cluster).
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Returns a watch of the pods, jobs and services.
+    /// Returns a watch of the pods, jobs, services and claim templates.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
     /// Writes a change to the cluster.
     async fn write(&self, change: &Change) -> Result<(), WriteError>;

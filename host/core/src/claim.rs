@@ -33,7 +33,7 @@ pub struct AllocatedClaim {
 /// Device of our driver that is allocated to a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allocated {
-    /// Name of the request, without the part after the slash.
+    /// Name of the request, without the chosen alternative after the slash.
     pub request: String,
     /// Full name of the request, including the chosen alternative.
     pub alternative: String,
@@ -118,7 +118,7 @@ impl Parameters {
     }
 }
 
-/// Reads parameters; fails with the field.
+/// Deserializes parameters; the error names the field.
 fn parsed<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, String> {
     serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
         let path = error.path().to_string();

@@ -36,7 +36,7 @@ pub struct NodeState {
     pub not_ready_since: Option<Timestamp>,
 }
 
-/// Labels of a node in this API group.
+/// Labels of a node with the prefix `akri.sh/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLabels {
     /// Names of all labels.
@@ -93,7 +93,7 @@ pub fn is_of_akri(finalizer: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {what}: {why}; the controller tries again")]
 pub struct ReadError {
-    /// Object of the read.
+    /// Object that cannot be read.
     pub what: String,
     /// Answer of the API server, or the reason why there was none.
     pub why: String,
@@ -110,7 +110,7 @@ pub struct PodState {
     pub created: Option<Timestamp>,
     /// True if the pod has ended, or is being deleted.
     pub is_ending: bool,
-    /// True if the pod shows a static pod of its kubelet.
+    /// True if the pod is the mirror pod of a static pod.
     pub is_mirror: bool,
     /// True if the pod has a label of brokers, which the controller itself manages.
     pub is_broker: bool,
@@ -121,13 +121,13 @@ pub struct PodState {
 /// Reason why a pod was not evicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EvictionError {
-    /// Forbidden at the moment, such as by a `PodDisruptionBudget`.
+    /// Not allowed at the moment, for example because of a `PodDisruptionBudget`.
     #[error("{0}")]
     NotNow(String),
-    /// Rejected by the API server's rules, such as for a missing right.
+    /// Denied by the API server, for example because a permission is missing.
     #[error("{0}")]
     Denied(String),
-    /// Another pod has the name, or none.
+    /// No pod, or another pod, has the name.
     #[error("the pod is gone")]
     Gone,
     /// No answer arrived.
@@ -143,11 +143,11 @@ pub enum EvictionError {
 /// Watches of the cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterViews {
-    /// True while this process leads.
+    /// True while this process is the leader.
     pub leads: watch::Receiver<bool>,
     /// Nodes.
     pub nodes: watch::Receiver<Arc<NodeSet>>,
-    /// Labels of the nodes in this API group.
+    /// Labels with the prefix `akri.sh/`, by node.
     pub node_labels: watch::Receiver<Arc<BTreeMap<String, NodeLabels>>>,
     /// Instances of all nodes.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
@@ -161,7 +161,7 @@ pub struct ClusterViews {
     pub names: watch::Receiver<Arc<NameSet>>,
     /// Device classes of Configurations whose devices the scheduler allocates.
     pub classes: watch::Receiver<Arc<Classes>>,
-    /// Our objects that are being deleted.
+    /// Configurations and Instances that are being deleted.
     pub deleting: watch::Receiver<Vec<Deleting>>,
 }
 
@@ -170,7 +170,7 @@ pub struct ClusterViews {
 pub trait Cluster: StatusStore + NameStore {
     /// Returns the watches of the cluster.
     fn views(&self) -> ClusterViews;
-    /// Replaces the finalizers of an object if its version is still the one seen.
+    /// Replaces the finalizers of an object if its resource version is still that of `object`.
     async fn set_finalizers(
         &self,
         object: &Deleting,
@@ -178,15 +178,15 @@ pub trait Cluster: StatusStore + NameStore {
     ) -> Result<(), WriteError>;
     /// Reads the state of a node from the API server; returns `None` if the node does not exist.
     async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
-    /// Reads what the pods of a node that have not ended ask for: resources, claims ([`crate::slot::claim_key`]), and
-    /// the pods whose devices a scheduler gives ([`crate::slot::pod_key`]).
+    /// Reads the requests of the pods of a node that have not ended: resources of `akri.sh`, claims as
+    /// [`crate::slot::claim_key`], and each pod whose devices a scheduler assigns as [`crate::slot::pod_key`].
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
-    /// Writes a change of `base` if its version is still current; fails if another writer was first.
+    /// Writes a change of `base` if its resource version is still current; fails if another writer was first.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError>;
     /// Reads the state of a pod from the API server; returns `None` if the pod does not exist.
     async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError>;
     /// Evicts the pod with this uid, unless a `PodDisruptionBudget` forbids it.
     async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError>;
-    /// Replaces the labels of a node that the controller has set; fails if others have set one of them.
+    /// Replaces those labels of a node that the controller has set; fails if another writer has set one of `labels`.
     async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError>;
 }

@@ -1,4 +1,4 @@
-//! Configurations: what to discover, and how many slots each device gets (`akri.sh/v0`, field-compatible with Akri).
+//! Configurations: the devices to discover, and the number of slots of each (`akri.sh/v0`, field-compatible with Akri).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct Manifest {
     pub api_version: String,
     /// Kind; must be `Configuration`.
     pub kind: String,
-    /// Name, namespace and the rest.
+    /// Metadata of the object.
     pub metadata: Metadata,
     /// Desired state.
     pub spec: Spec,
@@ -202,7 +202,7 @@ pub struct Configuration {
     pub broker_properties: BTreeMap<String, String>,
     /// Time for which a missing device keeps its Instance, if the annotation sets one.
     pub grace: Option<std::time::Duration>,
-    /// Resources that the kubelet is offered for the devices.
+    /// Resources that are offered to the kubelet for the devices.
     pub resources: Resources,
     /// Backend that allocates the devices to pods.
     pub backend: Backend,
@@ -217,8 +217,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Returns the time of creation and the uid. Of several Configurations with one name, the one that sorts first gets
-    /// the name on every node. `None` if the source has no time of creation.
+    /// Returns the time of creation and the uid; `None` if the source has no time of creation. Of several Configurations
+    /// with one name, the one whose pair sorts first gets the name on every node.
     pub fn seniority(&self) -> Option<(&str, &str)> {
         Some((self.created.as_deref()?, &self.uid))
     }
@@ -235,7 +235,7 @@ const MAX_PATH: usize = 256;
 /// Maximum length of a displayed message, in bytes.
 const MAX_MESSAGE: usize = 1 << 10;
 
-/// Problem of one field of an invalid Configuration, with its path, such as `spec.capacity`.
+/// Problem of one field, with its path, such as `spec.capacity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FieldProblem {
     /// Path of the field.
@@ -346,7 +346,7 @@ impl TryFrom<Manifest> for Configuration {
     }
 }
 
-/// Returns the reason why `details` are not passed to any handler.
+/// Returns the reason why `details` are not passed to any handler, if any.
 pub fn details_problem(details: &str) -> Option<&'static str> {
     if details.len() > MAX_DETAILS {
         return Some("is longer than 256 KiB");

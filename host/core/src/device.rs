@@ -259,7 +259,7 @@ fn has_control(text: &str) -> bool {
     }
 }
 
-/// Returns true if text of several lines has a control character other than tab, newline and carriage return.
+/// Returns true if `text`, which may have several lines, has a control character other than tab, newline and carriage return.
 fn has_control_within_lines(text: &str) -> bool {
     has_control(text) && text.chars().any(text::is_foreign_control)
 }

@@ -44,7 +44,7 @@ pub fn virtual_id(configuration: &str, number: u32) -> String {
     format!("{configuration}-{number}")
 }
 
-/// Returns the resource and device id of a slot that `node` holds, or `None` if it is free or held by another node.
+/// Returns the resource and device id of a slot that `node` holds through a device plugin; `None` for any other usage.
 pub fn device_id_of(
     node: &str,
     instance: &Instance,

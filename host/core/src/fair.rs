@@ -1,4 +1,4 @@
-//! Fair order among several owners, for limits that not all of their items fit.
+//! Fair order among the items of several owners, for lists in which not all of them fit.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Faults: why the call of a handler failed, and the label of that reason in metrics.
+//! Faults: reasons why a call of a handler failed, with their labels in metrics.
 
 use strum::{IntoStaticStr, VariantArray};
 
-/// Reason why a call of a handler ended without an answer. The text is the metric label and appears in `status`.
+/// Reason why a call of a handler ended without an answer. Its label is used in metrics and in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum FaultReason {

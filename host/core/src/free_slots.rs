@@ -8,7 +8,7 @@ use crate::slot::{slot_id, slot_number};
 
 /// Returns the free slots of an Instance that may be taken now, without those in `taken`.
 ///
-/// Returns no more than the capacity leaves: used slots above a lowered capacity count until they are released.
+/// Returns at most as many slots as [`left`]: used slots beyond a lowered capacity count until they are released.
 pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> {
     let (name, spec) = (&instance.metadata.name, &instance.spec);
     let left = left(instance, taken);

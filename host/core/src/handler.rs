@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Maximum number of handlers loaded at a time: each needs one of the places of concurrent guests, and loading needs some places too.
+/// Maximum number of handlers loaded at a time: each needs one of the places for concurrent guests, and loading needs some of them, too.
 pub const MOST_HANDLERS: usize = 100;
 
 /// Description that a handler gives of itself.

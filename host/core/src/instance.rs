@@ -62,7 +62,7 @@ pub struct InstanceMetadata {
     /// Uid, set by the store at creation; never changes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Version, set by the store at every write.
+    /// Resource version, set by the store at every write.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Time of creation, set by the store, RFC 3339.
@@ -77,12 +77,12 @@ pub struct InstanceMetadata {
     /// Annotations of the object.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Owner: the Configuration.
+    /// Owner reference to the Configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<OwnerReference>,
 }
 
-/// Reference to the Configuration as owner.
+/// Owner reference to the Configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {
@@ -388,7 +388,7 @@ impl std::fmt::Display for InstanceKey {
     }
 }
 
-/// Slots seen to be held by containers, by Instance and slot id. A new Instance is created with its slots already set.
+/// Slots seen to be held by containers, by Instance and slot id. An Instance is created with these slots already set.
 pub type HeldSlots = BTreeMap<InstanceKey, BTreeMap<String, DeviceUsage>>;
 
 /// Returns true if a value of `deviceUsage` names the node.

@@ -12,7 +12,7 @@ use crate::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
 /// Maximum number of deleted objects remembered, so that a late event of one does not bring it back.
 const GONE: usize = 4096;
 
-/// Selection of a watch; each is listed separately.
+/// Instances that one watch selects; each scope is listed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Local Instances of this node.
@@ -22,7 +22,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns the watch that shows the Instance, or `None` if its labels were removed.
+    /// Returns the scope of the Instance, or `None` if its labels were removed.
     pub fn of(instance: &Instance) -> Option<Self> {
         let labels = &instance.metadata.labels;
         if labels.contains_key(NODE_LABEL) {
@@ -154,7 +154,7 @@ impl InstanceView {
     }
 
     /// Ends the list of a scope of a store that was restored to an earlier state. Keeps only those objects of the scope
-    /// that were seen since the list began, and forgets the versions of all others.
+    /// that were seen since the list began, and clears the versions of the objects outside the scope.
     pub fn list_restored(&mut self, scope: Scope, listed: u64) {
         let Listing { seen, .. } = self.lists.remove(&scope).unwrap_or_default();
         self.gone.clear();

@@ -26,7 +26,7 @@ where
     entries_or(deserializer, || None)
 }
 
-/// Reads a map; replaces entries of a wrong type by `other`, or drops them if it returns `None`.
+/// Reads a map. Replaces each entry of a wrong type with the result of `other`, or drops it if that is `None`.
 pub fn entries_or<'de, D, T>(
     deserializer: D,
     other: impl Fn() -> Option<T>,
@@ -56,7 +56,7 @@ where
     Ok(all.map(|(name, value)| (name, text(value))).collect())
 }
 
-/// Reads a list of strings like [`texts`]. Every element keeps its position.
+/// Reads a list of strings, converting other elements as [`texts`] does. Every element keeps its position.
 pub fn list<'de, D>(deserializer: D) -> Result<Vec<String>, D::Error>
 where
     D: Deserializer<'de>,
@@ -65,7 +65,8 @@ where
     Ok(all.into_iter().map(text).collect())
 }
 
-/// Reads a non-negative number: clamped to `u32`, and zero if the value is not a number.
+/// Reads a whole number, at most `u32::MAX`. A number of at least one with a fraction or an exponent becomes `u32::MAX`,
+/// and every other value zero.
 pub fn count<'de, D>(deserializer: D) -> Result<u32, D::Error>
 where
     D: Deserializer<'de>,

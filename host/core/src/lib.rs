@@ -1,8 +1,8 @@
 //! Floor 0 (see ARCHITECTURE.md): the vocabulary shared by the rest of Leafhost.
 //!
 //! Defines names, devices, Configurations, Instances, slots, handler status, faults, and the ports through which the
-//! agent reaches the outside. Knows no file, socket, cluster or Wasm runtime, and no clock except tokio's. Nearly
-//! everything here is plain data and rules on that data.
+//! agent, the controller and the scheduler reach the outside. Knows no file, socket, cluster or Wasm runtime, and no
+//! clock except tokio's. Nearly everything here is plain data and rules on that data.
 
 pub mod allocation;
 pub mod attribute;

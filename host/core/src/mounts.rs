@@ -3,7 +3,7 @@
 /// Path of the kernel's mount table.
 pub const TABLE: &str = "/proc/self/mountinfo";
 
-/// File system types by which the kernel exposes itself: writes affect the machine, and reads reveal its secrets.
+/// File system types through which the kernel exposes its state: writes affect the machine, and reads reveal its secrets.
 /// `statfs` does not identify all of them: a `devtmpfs` reports that it is a `tmpfs`.
 const OF_THE_KERNEL: [&str; 18] = [
     "binfmt_misc",
@@ -26,11 +26,12 @@ const OF_THE_KERNEL: [&str; 18] = [
     "tracefs",
 ];
 
-/// Mount.
+/// Entry of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// Ids of the mount and of its parent mount.
+    /// Id of the mount.
     id: u64,
+    /// Id of the parent mount.
     parent: u64,
     /// Major and minor number of the device of its files.
     device: (u64, u64),
@@ -41,7 +42,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Returns true if the file system exposes the kernel.
+    /// Returns true if the kernel exposes its state through the file system.
     pub fn is_of_the_kernel(&self) -> bool {
         OF_THE_KERNEL.contains(&self.kind.as_str())
     }
@@ -116,7 +117,7 @@ fn mounted(line: &str) -> Option<Mounted> {
     })
 }
 
-/// Decodes a path: the kernel writes spaces, tabs, line breaks and backslashes as three octal digits.
+/// Decodes a path: the kernel writes spaces, tabs, line breaks and backslashes as a backslash and three octal digits.
 fn plain(written: &str) -> String {
     let mut parts = written.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();

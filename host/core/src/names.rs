@@ -17,7 +17,7 @@ const MAX_NAME: usize = 253;
 /// Maximum length of a digest in a name, in bytes: every Configuration name leaves room for `-` and 16 hex digits.
 const MAX_DIGEST: usize = 8;
 
-/// Error of a text that is not a valid name.
+/// Error for a text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} {rule}")]
 pub struct InvalidName {

@@ -9,7 +9,7 @@ pub fn place(node: &str, name: &str, nodes: &[String]) -> usize {
     nodes.iter().filter(|other| rank(other) < own).count()
 }
 
-/// Returns a number for a node that depends on `name`.
+/// Returns a number that depends on the node and on `name`.
 pub fn first(node: &str, name: &str) -> u64 {
     let hash = device_hash(name, Some(node), DigestLength::Eight);
     u64::from_str_radix(&hash, 16).unwrap_or_default()

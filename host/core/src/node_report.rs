@@ -1,4 +1,4 @@
-//! Report on the handlers of a node, for people who are not on the node. Its parts have the form of `discoveryhandlers.leafhost.dev`.
+//! Report on the handlers of a node, for users elsewhere in the cluster. Its parts have the form of `discoveryhandlers.leafhost.dev`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ pub const MAX_REPORTS: usize = 100;
 /// Report on all handlers of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeReport {
-    /// True once every handler has been loaded and every Configuration called. Until then an absent handler may exist.
+    /// True once the loader has tried every handler, and every loaded one was called for its Configurations or the wait for
+    /// these calls is over. Until then an absent handler may exist.
     pub complete: bool,
     /// Handlers by name.
     pub handlers: BTreeMap<String, ReportedHandler>,
@@ -38,7 +39,7 @@ pub enum HandlerPhase {
     /// Not serving.
     #[default]
     Offline,
-    /// Named by no Configuration, so none gets answers.
+    /// Named by no Configuration, or without an answer so far.
     Waiting,
     /// Answering for at least one Configuration.
     Active,
@@ -68,7 +69,7 @@ pub struct ReportedSource {
     pub object: Option<ObjectName>,
 }
 
-/// Identity of a ConfigMap.
+/// Identity of an object, such as a ConfigMap or a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Namespace of the object.
@@ -103,7 +104,7 @@ pub struct ReportedConfiguration {
     /// First skipped thing, and the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_skipped: Option<String>,
-    /// Number of devices in its answers and of requests by the handler that the agent denied.
+    /// Number of devices and requests of the handler that the agent denied.
     pub denied: usize,
     /// First denied device or request, and the missing grant.
     #[serde(skip_serializing_if = "Option::is_none")]

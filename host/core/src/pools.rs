@@ -30,9 +30,9 @@ pub fn pool_name(namespace: &str, configuration: &str) -> String {
     format!("{}-{digest}", head.trim_end_matches(['-', '.']))
 }
 
-/// Returns the pools of all `wanted` Configurations, each true if pods are evicted when their device does not work, and
-/// the attributes and capacities that did not fit. `hostnames` maps the nodes whose kubelets use the driver to the values
-/// of their label `kubernetes.io/hostname`.
+/// Returns the pools of the Configurations in `wanted`, and the attributes and capacities that did not fit. A value of
+/// `wanted` is true if pods are evicted when their device does not work. `hostnames` maps the nodes whose kubelets use the
+/// driver to the values of their label `kubernetes.io/hostname`.
 ///
 /// Offers a device to the nodes from which it works. If there are none, taints the device, or leaves it out where
 /// taints are not kept.
@@ -60,7 +60,7 @@ pub fn pools(
         {
             continue;
         }
-        // Do not evict a pod whose node may only be away.
+        // Evict only if every node reports the device as unhealthy: one that a node only misses may come back.
         let mut seeing = instance.spec.nodes.iter();
         let is_ill_everywhere = seeing.all(|node| ailment(instance, node) == Some(UNHEALTHY));
         let taints = why.map(|key| Taint {

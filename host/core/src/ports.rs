@@ -1,5 +1,5 @@
 //! Ports through which the agent reaches Configurations, handlers and Instances. `leafhost-files` implements them with
-//! files, tests with plain data.
+//! files, `leafhost-k8s` with objects of the API server, and tests with plain data.
 //!
 //! Snapshots travel through `tokio::sync::watch`; a receiver always starts from the newest one.
 
@@ -21,14 +21,14 @@ use crate::resource_names::ResourceNames;
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
-/// Problem of something an operator wrote that cannot be used.
+/// Problem of a file or object that an operator wrote and that cannot be used, in whole or in part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceProblem {
     /// File or object with the problem, such as `cameras.yaml` or `ConfigMap leafhost/handlers`.
     pub source: String,
     /// Line of the problem, from 1, if known.
     pub line: Option<usize>,
-    /// Path of the field, such as `spec.capacity`; empty for the whole.
+    /// Path of the field, such as `spec.capacity`; empty for the whole file or object.
     pub path: String,
     /// Description of the problem and of a valid value; states if an earlier version stays in service.
     pub message: String,
@@ -68,7 +68,7 @@ pub struct ConfigurationSet {
     pub complete: bool,
     /// Valid Configurations.
     pub accepted: BTreeMap<ConfigurationKey, Arc<ConfiguredDiscovery>>,
-    /// Problems of what cannot be used, sorted.
+    /// Problems of Configurations and files that cannot be used, sorted.
     pub problems: Vec<SourceProblem>,
     /// Parts of valid Configurations that have no effect, such as a misspelt field; sorted.
     pub warnings: Vec<SourceProblem>,
@@ -113,7 +113,7 @@ pub struct SourceSet {
     pub files: BTreeMap<String, Option<SourceVersion>>,
     /// Grants files by name, including those already contained in versions.
     pub grants: BTreeMap<String, GrantsFile>,
-    /// Objects that contain the files, if any: by file name, and by the name that problems use.
+    /// ConfigMaps that contain the files, if any: by file name, and by the `source` of their problems.
     pub objects: BTreeMap<String, ObjectName>,
     /// Problems of files, folders and objects that cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
@@ -126,8 +126,8 @@ pub struct SourceSet {
 pub struct GrantsFile {
     /// Text of the file.
     pub text: Arc<str>,
-    /// Problem to report if no handler file uses it, as contained in `problems` of the set; it may be for a handler
-    /// without a file.
+    /// Problem of a grants file that no handler file of its set uses; also in `problems` of the set. An external
+    /// handler, or a component of another source, may still use the file.
     pub orphaned: Option<SourceProblem>,
 }
 
@@ -178,7 +178,7 @@ pub struct AcceptedVersion {
     pub registration: Registration,
 }
 
-/// Source that owns a handler's name: secrets of Configurations are passed only to it, even while it is absent.
+/// Source that owns a handler's name. Secrets of Configurations are passed to no other source, even while it is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
@@ -228,7 +228,7 @@ pub trait LoaderStore: Send + Sync {
     fn set_loading(&self, versions: &[SourceVersion]);
 }
 
-/// Error of a handler file that cannot be loaded, with its remedy.
+/// Error for a handler file that cannot be loaded, with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot load {}: {}", text::escape(source_name), text::escape(message))]
 pub struct LoadError {
@@ -491,9 +491,9 @@ pub trait InstanceStore: Send + Sync {
     }
 }
 
-/// Durable record of the agent's dealings with the kubelet: the names of all resources that this node has ever offered
-/// for its Instances, since the Node object keeps every name and their number is limited; and the kubelet whose records
-/// contain all slots.
+/// Durable record of the names of all resources that this node has ever offered for its Instances, and of the last
+/// kubelet whose records contained all slots held on this node. The names are recorded because the Node object keeps
+/// each of them and their number is limited.
 #[async_trait]
 pub trait ResourceLedger: Send + Sync {
     /// Returns all recorded names.
@@ -506,7 +506,7 @@ pub trait ResourceLedger: Send + Sync {
     fn has_rebooted(&self) -> bool {
         false
     }
-    /// Records that each slot of this node is in the records of that kubelet, or is not held; durable on return.
+    /// Records that `kubelet` has every held slot of this node in its records; durable on return.
     async fn set_kubelet(&self, kubelet: String) -> Result<(), String>;
 }
 

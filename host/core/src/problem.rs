@@ -387,7 +387,7 @@ pub enum Subject<'a> {
     Instance(&'a InstanceKey),
     /// File, or object that operators write.
     Source(&'a str),
-    /// Resource of the kubelet.
+    /// Resource that is offered to the kubelet.
     Resource(&'a str),
 }
 

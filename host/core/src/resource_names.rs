@@ -63,7 +63,7 @@ pub fn configuration_of(name: &str) -> Option<&str> {
     (is_digest && !configuration.is_empty()).then_some(configuration)
 }
 
-/// Owners of names: by reservation, and by age where no reservation exists yet, as the controller will reserve them.
+/// Owners of names: by reservation, or, where none exists yet, by age, as the controller will reserve the names.
 #[derive(Debug, Clone)]
 pub struct NameOwners<'a> {
     reserved: &'a ResourceNames,
@@ -176,7 +176,7 @@ impl NameSet {
 pub trait NameStore: Send + Sync {
     /// Reserves a Configuration name for a namespace if it is free.
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError>;
-    /// Records since when the name is unused, or `None` if it is used. Fails if the object differs from `seen`.
+    /// Records the time since which the name is unused; `None` if it is used. Fails if the object differs from `seen`.
     async fn note_unused(
         &self,
         name: &str,

@@ -18,10 +18,10 @@ use crate::resource_names::ResourceNames;
 pub const DEVICES: &str = "leafhost.dev/devices";
 /// Annotation in which a scheduler names the Instances that a pod was given, by container.
 pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
-/// Annotation that a scheduler writes to have a waiting pod tried again.
+/// Annotation that a scheduler writes so that a pending pod is tried again.
 pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
 
-/// Maximum number of bytes kept of the annotation [`DEVICES`], above the allowed length.
+/// Maximum number of bytes kept of the annotation [`DEVICES`]; more than the allowed length.
 const MOST_TEXT: usize = 20 << 10;
 /// Annotation of a Node that names the pod that is bound to it and has not got its devices yet, if schedulers lock nodes.
 pub const NODE_LOCK: &str = "leafhost.dev/node-lock";
@@ -122,7 +122,7 @@ pub struct Pod {
     pub has_ended: bool,
     /// True while scheduling gates hold the pod back.
     pub is_gated: bool,
-    /// True if a scheduler has found no node for the pod.
+    /// True if the condition `PodScheduled` is `False`: a scheduler has found no node for the pod, or gates hold it back.
     pub is_refused: bool,
     /// RFC 3339 time in seconds at which the pod was bound; empty while it waits.
     pub bound_at: String,
@@ -274,9 +274,9 @@ pub enum ContainerKind {
     App,
 }
 
-/// Receiver of what a scheduler's watches show. Its methods must return quickly.
+/// Receiver of the lists and events of a scheduler's watches. Its methods must return quickly.
 pub trait Observer: Send + Sync {
-    /// Receives an Instance of a list, even an older version than is known: a restored database may be behind.
+    /// Receives an Instance of a list, even if its version is older than the known one: the database may have been restored.
     fn listed(&self, instance: Arc<Instance>);
     /// Ends a list of Instances: those without a key in `all` are gone.
     fn instances(&self, all: BTreeSet<InstanceKey>);
@@ -339,7 +339,7 @@ pub trait Cluster: Send + Sync {
         version: &str,
         lock: Option<&str>,
     ) -> Result<Option<NodeSeen>, PodError>;
-    /// Writes an event about the pod.
+    /// Creates an Event about the pod.
     async fn record_event(
         &self,
         pod: &PodKey,

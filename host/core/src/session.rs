@@ -1,7 +1,7 @@
 //! Sessions: one Configuration × one source of its handler on this node, yielding reports until dropped.
 //!
-//! A session hides how its handler works: a component is called again and again, a stream pushes, an external handler
-//! uses gRPC. The agent sees reports in each case.
+//! A session hides how its handler works: a component is called again and again, an external handler sends messages over
+//! gRPC. The agent sees reports in either case.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub enum Opening {
 pub struct Property {
     /// Name of the property.
     pub name: String,
-    /// Value; `None` for an optional reference to nothing.
+    /// Value; always present if [`resolve`](crate::properties::resolve) made the property: it leaves out an optional one
+    /// without a value.
     pub value: Option<Arc<[u8]>>,
     /// True if the value comes from a Secret and must not be shown.
     pub secret: bool,
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Property {
     }
 }
 
-/// Connection of one Configuration with one source of its handler.
+/// Connection of one Configuration to one source of its handler.
 #[async_trait]
 pub trait Session: Send {
     /// Waits for the next report, which may be a failure. A session ends only when it is dropped. Cancel-safe: a dropped future loses no report.

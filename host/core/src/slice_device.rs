@@ -9,9 +9,9 @@ use crate::names::{ConfigurationKey, digest, label_value};
 use crate::slices::{DRIVER, Devices, SliceDevice, Taint};
 use crate::slot::{DeviceUsage, slot_number};
 
-/// Capacity with the number of claims that may share a device.
+/// Name of the capacity that states how many claims may share a device.
 pub const SLOTS: &str = "slots";
-/// Handler attribute that Kubernetes has a standard name for, and that name.
+/// Name of a handler's attribute that has a standard name in Kubernetes, and that name.
 const NUMA: (&str, &str) = ("numaNode", "resource.kubernetes.io/numaNode");
 
 /// Returns the device name of an Instance, a DNS label. Appends a digest to names that had to be changed, so that they
@@ -45,7 +45,7 @@ pub fn name_attribute(name: &str) -> String {
 
 /// Returns the devices that an Instance offers to the scheduler, and the attributes and capacities that did not fit, as
 /// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself.
-/// Without `has_shares`, for API servers that do not keep shares, each slot of a device is a device.
+/// Without `has_shares`, for API servers that do not keep shares, each slot of a shared device becomes its own device.
 pub fn offered(
     configuration: &ConfigurationKey,
     instance: &Instance,
@@ -77,7 +77,7 @@ pub fn offered(
     )
 }
 
-/// Returns the attributes and capacities that expressions see of an Instance, as in the device of its slice.
+/// Returns the attributes and capacities of an Instance for expressions, as its device in a ResourceSlice has them.
 pub fn described(
     configuration: &ConfigurationKey,
     instance: &Instance,
@@ -86,7 +86,7 @@ pub fn described(
     (device.attributes, device.capacity)
 }
 
-/// Returns the slots that are free or held by claims, not by a device plugin or by a pod that a scheduler has chosen.
+/// Returns the slots that are free or held by claims. Leaves out those held through a device plugin or reserved for a pod.
 fn free(instance: &Instance) -> BTreeSet<u32> {
     let name = &instance.metadata.name;
     let usage = instance.spec.device_usage.iter();

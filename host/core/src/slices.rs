@@ -30,7 +30,7 @@ pub enum Reach {
     Hostnames(BTreeSet<String>),
 }
 
-/// Taint, which keeps the scheduler from allocating a device to further claims.
+/// Taint of a device: keeps the scheduler from allocating it to further claims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
     /// Key of the taint, such as `leafhost.dev/unhealthy`.
@@ -70,9 +70,9 @@ pub struct Slice {
     pub devices: Devices,
 }
 
-/// Returns the desired slices of a pool by object name, as close to `stored` as possible. Stable: for a complete or
-/// partial earlier result it returns that result again. A wanted node always has a slice, if only an empty one, which
-/// shows that the node has the driver.
+/// Returns the desired slices of a pool by object name, as close to `stored` as possible. Idempotent: if `stored` is an
+/// earlier result for `wanted`, or a part of it, the result is the same again. A wanted node always has a slice, if only
+/// an empty one, which shows that the node has the driver.
 pub fn pack(
     pool: &str,
     wanted: &BTreeMap<Reach, Devices>,
@@ -143,7 +143,7 @@ fn free_name<T>(pool: &str, taken: &BTreeMap<String, T>) -> String {
     free.next().unwrap_or_else(|| name(pool, taken.len()))
 }
 
-/// Returns the object name of a slice: for any pool name no longer than a label and a number.
+/// Returns the object name of a slice: the beginning of the pool name, a digest of it, and the number.
 fn name(pool: &str, number: usize) -> String {
     let head: String = pool.chars().take(40).collect();
     let head = head.replace(['/', '.'], "-");

@@ -38,7 +38,7 @@ pub enum DeviceUsage {
     },
 }
 
-/// Error of a text that is not a `deviceUsage` value.
+/// Error for a text that is not a `deviceUsage` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\", \"P:<pod uid>:<node>\""
@@ -46,7 +46,7 @@ pub enum DeviceUsage {
 pub struct InvalidUsage(pub String);
 
 impl DeviceUsage {
-    /// Returns the usage of a slot that a scheduler has chosen for a pod of that uid.
+    /// Returns the usage of a slot that a scheduler has chosen for the pod with this uid.
     pub fn of_pod(uid: &str, node: &str) -> Self {
         Self::Pod {
             uid: uid.to_owned(),
@@ -84,7 +84,7 @@ impl DeviceUsage {
         }
     }
 
-    /// Returns true if both usages are of the same claim, on whichever nodes.
+    /// Returns true if both usages are of the same claim, even on different nodes.
     pub fn is_of_claim(&self, other: &Self) -> bool {
         let identity = |usage: &Self| match usage {
             Self::Claim {
@@ -169,7 +169,7 @@ pub fn slot_id(instance: &str, slot: u32) -> String {
     format!("{instance}-{slot}")
 }
 
-/// Returns the number in a slot id, if the slot is one of the Instance.
+/// Returns the slot number in a slot id; `None` if the id is not one of this Instance.
 pub fn slot_number(instance: &str, id: &str) -> Option<u32> {
     let number = id.strip_prefix(instance)?.strip_prefix('-')?;
     let canonical = number == "0" || number.starts_with(|c: char| matches!(c, '1'..='9'));

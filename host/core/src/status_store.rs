@@ -76,11 +76,11 @@ pub struct ReportSet {
 pub struct ConfigurationStatus {
     /// Generation of the spec that the status describes.
     pub observed_generation: i64,
-    /// Number of ready nodes out of those that report on it: `2/3`.
+    /// Number of ready nodes out of those that report on the Configuration: `2/3`.
     pub ready: String,
-    /// Number of nodes that report on it.
+    /// Number of nodes that report on the Configuration.
     pub nodes: usize,
-    /// Number of those nodes on which it works.
+    /// Number of those nodes on which the Configuration works.
     pub ready_nodes: usize,
     /// Number of Instances that at least one Ready node sees.
     pub devices: usize,
@@ -118,7 +118,7 @@ pub enum ConditionType {
     Discovering,
     /// Another namespace owns the name, or the name of one of its Instances.
     NameTaken,
-    /// The handler saw things that are not devices, or the agent denied it some. Shown only if true.
+    /// The handler skipped things that it saw, or the agent denied devices or requests of it. Shown only if true.
     DevicesLeftOut,
     /// A DeviceClass exists for its devices. Shown only if the scheduler allocates them.
     DeviceClassMade,
@@ -145,7 +145,7 @@ pub enum Truth {
 /// Event about a problem of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Object that the Event regards.
+    /// Object with the problem.
     pub regarding: Regarding,
     /// Reason in one word.
     pub reason: String,
@@ -153,7 +153,7 @@ pub struct Event {
     pub message: String,
 }
 
-/// Object of an Event.
+/// Object that an Event regards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Regarding {
     /// Configuration with its uid.

@@ -1,4 +1,4 @@
-//! Sanitizing of text written by others for display: on one line, in reading order, bounded.
+//! Sanitizes text written by others for display: on one line, in reading order, bounded.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -49,7 +49,7 @@ pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> Stri
     }
 }
 
-/// Returns the known name most similar to a misspelt one: at most a third of its letters may differ.
+/// Returns the known name most similar to a misspelt one, if at most a third of its letters differ.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const MAX_NAME: usize = 100;
     if name.len() > MAX_NAME {
@@ -110,8 +110,8 @@ pub fn clean(text: &str, max: usize) -> String {
     cleaned
 }
 
-/// Returns the escaped text with at most `max` bytes and an `…`. Keeps the beginning and the end of a longer text,
-/// since messages end with the remedy.
+/// Returns the escaped text, cut to `max` bytes and an `…`. Keeps the beginning and the end of a longer text, since
+/// messages end with the remedy.
 pub fn abridge(text: &str, max: usize) -> String {
     if text.len() <= max {
         let escaped = escape(text);

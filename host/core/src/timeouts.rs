@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Time after which an Offline handler is removed from the registry (the Akri agent's document).
+/// Time after which an Offline handler is removed from the registry, as documented for the Akri agent.
 pub const HANDLER_EVICTION: Duration = Duration::from_mins(5);
 /// Delay between attempts to load a removed handler whose file still exists.
 pub const HANDLER_RETRY: Duration = Duration::from_mins(5);
@@ -26,7 +26,7 @@ pub const FILE_SETTLE: Duration = Duration::from_millis(200);
 pub const FILE_SILENT: Duration = Duration::from_mins(1);
 /// Time for which a file must be absent to count as removed: editors and `cp` remove and write again.
 pub const FILE_GONE: Duration = Duration::from_secs(2);
-/// Interval of reading a folder without an event: inotify can lose events silently.
+/// Interval at which a folder is read without an event: inotify can lose events silently.
 pub const FOLDER_BACKSTOP: Duration = Duration::from_secs(10);
 /// Time limit for running work to finish after the first signal.
 pub const DRAIN: Duration = Duration::from_secs(5);

@@ -34,7 +34,7 @@ impl Usable {
 pub enum Unusable {
     /// Reported or recorded as unhealthy.
     Unhealthy {
-        /// Reason of its health.
+        /// Reason why the device is unhealthy.
         why: String,
         /// Device as last reported, unless it is missing.
         device: Option<Arc<Device>>,

@@ -1,8 +1,8 @@
 //! Environment variables that neither a device nor a Configuration may set for a workload.
 //!
-//! These variables change how a program starts or where it connects: code that the loader, a shell or an interpreter
-//! runs before the program, and the certificates and servers it trusts. The list covers what sudo and the C library
-//! remove for privileged programs, and what interpreters and clients have added since.
+//! These variables decide which code the loader, a shell or an interpreter runs before the program, and which
+//! certificates and servers the program trusts. The list covers the variables that sudo and the C library remove for
+//! privileged programs, and those that interpreters and clients have added since.
 
 /// Forbidden names.
 const NAMES: &[&str] = &[
@@ -114,7 +114,7 @@ const BEGINNINGS: &[&str] = &[
     "_RLD_",
 ];
 
-/// Suffix of the names of proxy variables, in any case.
+/// Suffix of the names of proxy variables; compared case-insensitively.
 const PROXY: &str = "_proxy";
 
 /// Explanation for messages that reject such a name.

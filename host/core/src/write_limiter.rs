@@ -1,5 +1,5 @@
-//! Rate limit for repeated writes of the same value. Without it a write that another writer always reverts would never
-//! end, such as one reverted by the controller for a node that it takes for gone.
+//! Rate limit for repeated writes of the same value. Without it, this agent would write forever against another writer
+//! that always reverts the value, such as a controller that considers the node gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// Number of writes allowed in a burst by default.
 const AT_ONCE: u32 = 4;
-/// Interval of writes after the burst.
+/// Interval between writes after the burst.
 const EVERY: Duration = Duration::from_mins(1);
 
 /// Recent writes by key.
@@ -48,7 +48,7 @@ impl<K: Ord> WriteLimiter<K> {
         *full += EVERY;
     }
 
-    /// Forgets the writes of a key, because this agent itself reverted them.
+    /// Forgets the writes of a key after this agent itself has reverted them.
     pub fn forget(&mut self, what: &K) {
         self.full.remove(what);
     }

@@ -20,7 +20,7 @@ pub use decode::decode;
 pub use strict::Strict;
 pub use wording::reworded;
 
-/// Maximum depth of maps and lists in each other.
+/// Maximum nesting depth of maps and lists.
 const MAX_DEPTH: usize = 32;
 
 /// Mistake in a text.
@@ -71,14 +71,14 @@ pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
     }
 }
 
-/// Returns the mistake of the first line that begins with a no-break space, or has one after the colon of its field: it looks like a space, and
-/// is none for YAML.
+/// Returns the mistake of the first line whose content begins with a no-break space, or that has one after the colon of its field: it looks like
+/// a space, but YAML does not read it as one.
 pub fn no_break_space(text: &str) -> Option<Mistake> {
     let line = wording::no_break(text, 1, usize::MAX)?;
     Some(Mistake::new(Some(line), wording::NO_BREAK))
 }
 
-/// Returns a value as a document. Only a text that has line ends is written in several lines.
+/// Serializes a value as a YAML document. Writes a text on several lines only if it has line breaks.
 pub fn write(value: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     serde_saphyr::to_string_with_options(value, options)
@@ -123,7 +123,7 @@ enum Node {
 }
 
 impl<'a> Document<'a> {
-    /// Reads the one document of a text.
+    /// Reads a text with one document.
     pub fn read(text: &'a str) -> Result<Self, Mistake> {
         match serde_saphyr::from_str_with_options(text, options(text)) {
             Ok(root) => Ok(Self { text, root }),
@@ -136,18 +136,18 @@ impl<'a> Document<'a> {
         self.root.value.value()
     }
 
-    /// Returns the line of a field, from 1 as in editors, or of the nearest parent that is there.
+    /// Returns the line of a field, from 1 as in editors, or that of its nearest existing parent.
     pub fn line(&self, path: &str) -> Option<usize> {
         line(self.text, find(&self.root.value, path)?)
     }
 
-    /// Makes the numbers and booleans of a field texts as they are written, and calls `found` with the path and the old value of each. In `field`
-    /// `[]` stands for each item of a list, `{}` for each entry of a map.
+    /// Replaces the numbers and booleans of a field with their text as written, and calls `found` with the path, the old value and the text of each.
+    /// In `field`, `[]` stands for each item of a list, and `{}` for each entry of a map.
     pub fn make_text(&mut self, field: &str, mut found: impl FnMut(String, &Value, &str)) {
         make_text(self.text, &mut self.root, field, String::new(), &mut found);
     }
 
-    /// Returns the mistake of the field at `path` of [`Self::value`], from the message of a JSON reader.
+    /// Converts the message of a JSON reader to the mistake of the field at `path` of [`Self::value`].
     pub fn mistake(&self, path: &str, message: &str) -> Mistake {
         let path = if path == "." { "" } else { path };
         let line = self
@@ -162,7 +162,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Returns the place of a field below `node`, or of the nearest parent that is there.
+/// Returns the location of a field below `node`, or that of its nearest existing parent.
 fn find<'n>(node: &'n Node, path: &str) -> Option<&'n Location> {
     let (place, child, rest) = match node {
         Node::Map(entries) => {
@@ -237,21 +237,21 @@ fn written<'t>(text: &'t str, location: &Location) -> Option<&'t str> {
     text.get(start..start.checked_add(length)?)
 }
 
-/// Returns the line of a location, from 1 as in editors: YAML ends lines at more characters than the line feed.
+/// Returns the line of a location, from 1. Counts line feeds only, as editors do; in YAML other characters end lines, too.
 fn line(text: &str, location: &Location) -> Option<usize> {
     let offset = usize::try_from(location.span().offset()).ok()?;
     let before = text.chars().take(offset);
     Some(before.filter(|character| *character == '\n').count() + 1)
 }
 
-/// Returns the mistake for which a text cannot be read at all.
+/// Converts an error of the YAML reader to the mistake of the text.
 fn syntax(text: &str, error: &Error) -> Mistake {
     let error = match error {
         Error::AliasError { error, .. } => error,
         error => error,
     };
     let line = error.location().and_then(|location| line(text, &location));
-    // What is open at the mistake may have begun in the line before.
+    // The value that is open at the mistake may have begun on the line before.
     let near = line.and_then(|line| wording::no_break(text, line.saturating_sub(1), 2));
     if near.is_some() {
         return Mistake::new(near, wording::NO_BREAK);

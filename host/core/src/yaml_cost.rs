@@ -1,4 +1,4 @@
-//! Cost of reading a text as YAML with a reader of a handler, which may need much time for open brackets. Knows no reader.
+//! Cost of reading a text as YAML in a handler, whose reader may need much time for open brackets. Knows no reader.
 
 use serde::de::IgnoredAny;
 
@@ -18,7 +18,7 @@ const MAX_NESTING: usize = 64;
 /// Maximum work to read a text that is not JSON: a second or two.
 const MAX_STEPS: u64 = 1 << 30;
 
-/// Returns true if brackets are, or may be, nested so deep that readers take long. In YAML only a reader knows which
+/// Returns true if brackets are, or may be, nested so deeply that readers take long. In YAML only a reader knows which
 /// brackets are text, and a closing one that is text hides an open one.
 pub fn is_nested_too_deep(text: &str) -> bool {
     // The JSON reader takes one step per byte at any depth.

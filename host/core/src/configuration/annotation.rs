@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::FieldProblem;
 
-/// Reads the value of an annotation. An absent or invalid one has its default; an invalid one adds a problem.
+/// Reads the value of an annotation. Returns the default if it is absent or invalid, and adds a problem if it is invalid.
 pub fn value<T: Default>(
     annotations: &BTreeMap<String, String>,
     name: &str,
@@ -20,7 +20,7 @@ pub fn value<T: Default>(
     })
 }
 
-/// Returns the path of the field of an annotation.
+/// Returns the path of an annotation, for problems.
 pub fn path(name: &str) -> String {
     format!("metadata.annotations.{name}")
 }

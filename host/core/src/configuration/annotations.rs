@@ -10,7 +10,7 @@ use super::{
 };
 use crate::text;
 
-/// Beginning of the names of our annotations.
+/// Prefix of the names of our annotations.
 const OURS: &str = "leafhost.dev/";
 /// Annotations that are read.
 const KNOWN: [&str; 5] = [
@@ -20,11 +20,11 @@ const KNOWN: [&str; 5] = [
     RESOURCES_ANNOTATION,
     RESTART_PODS_ANNOTATION,
 ];
-/// Maximum number of annotations that are named.
+/// Maximum number of unknown annotations that are reported.
 const MOST: usize = 16;
 
-/// Reads the annotations that agents use: grace, resources, backend, and true if pods are evicted. Adds the problems of
-/// all annotations.
+/// Reads the annotations that agents use: grace period, resources, backend, and true if pods are evicted when their device
+/// does not work. Adds the problems of all annotations.
 pub fn read(
     annotations: &BTreeMap<String, String>,
     problems: &mut Vec<FieldProblem>,
@@ -66,7 +66,7 @@ pub fn unknown_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldP
     unknown.filter_map(problem).take(MOST).collect()
 }
 
-/// Returns a hint for an unknown annotation whose name begins like ours, or is ours after a prefix that looks like ours.
+/// Returns a hint for an unknown annotation that has our prefix, or a known name after a prefix that looks like ours.
 fn hint(name: &str) -> Option<String> {
     let (prefix, rest) = name.split_once('/')?;
     let mut known = KNOWN.iter().filter_map(|known| known.strip_prefix(OURS));

@@ -62,7 +62,7 @@ pub fn read(
     (backend, evicts, restarts)
 }
 
-/// Parses `true` or `false`. Fails with `impossible` for `true` with a backend that does not support it.
+/// Parses `true` or `false`. Fails with `impossible` for `true` unless `is_possible`.
 fn parse_switch(text: &str, is_possible: bool, impossible: &str) -> Result<bool, String> {
     match text {
         "false" => Ok(false),

@@ -1,4 +1,4 @@
-//! Resources that the kubelet is offered for the devices of a Configuration.
+//! Resources that are offered to the kubelet for the devices of a Configuration.
 
 /// Annotation that selects the resources offered to the kubelet: `configuration`, `instances` or `both`.
 pub const RESOURCES_ANNOTATION: &str = "leafhost.dev/resources";

@@ -9,7 +9,8 @@ use crate::slot::{DeviceUsage, slot_number};
 /// concurrent writes of others are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Replaces the fields that the creator writes: slots and properties. A compare-and-swap of the generation.
+    /// Replaces the fields that the creator writes: capacity, properties and `spec.leafhost`. A compare-and-swap of the
+    /// generation.
     Common {
         /// Generation that the object must have.
         replaces: Option<i64>,
@@ -24,8 +25,8 @@ pub enum Edit {
     },
     /// Adds or overwrites labels.
     Labels(BTreeMap<String, String>),
-    /// Replaces the owner after the Configuration was deleted and created again. Removes the recorded generation, since
-    /// the new object counts its own from the start.
+    /// Replaces the owner reference after the Configuration was deleted and created again. Removes the recorded generation,
+    /// since the new object counts its own from the start.
     Owner(OwnerReference),
     /// Adds a node to `spec.nodes` if missing.
     AddNode(String),
@@ -38,7 +39,7 @@ pub enum Edit {
         /// New entry.
         status: NodeStatus,
     },
-    /// Replaces the holders in the status entry of a node, if the entry exists, and counts the used slots.
+    /// Replaces the holders in the status entry of a node, if the entry exists, and updates `status.used`.
     Holders {
         /// Name of the node.
         node: String,

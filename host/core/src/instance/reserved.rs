@@ -14,7 +14,7 @@ pub struct Reserved {
     /// Positions of all containers of the pod that get devices, of this Instance or of others.
     #[serde(default)]
     pub places: Vec<u32>,
-    /// Containers that get the device: one, or init containers and one that starts after them.
+    /// Containers that get the device: a single one, or init containers and one container that starts after them.
     #[serde(default)]
     pub uses: Vec<Use>,
 }

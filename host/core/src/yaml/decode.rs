@@ -1,8 +1,8 @@
-//! Bytes of a file as text, with the remedy for other encodings. Pure.
+//! Decodes the bytes of a file as UTF-8, with a remedy for other encodings. Pure.
 
 use super::Mistake;
 
-/// Returns the text of a file.
+/// Decodes the bytes of a file as UTF-8 without NUL characters.
 pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
     if is_utf16(bytes) {
         let message = "is not UTF-8 text, but UTF-16; save the file as UTF-8";
@@ -27,7 +27,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Mistake> {
     }
 }
 
-/// Returns true if the text begins with the mark of UTF-16, or as ASCII characters in UTF-16 without a mark.
+/// Returns true if the bytes begin with a UTF-16 byte order mark, or with two characters up to U+00FF in UTF-16.
 fn is_utf16(bytes: &[u8]) -> bool {
     matches!(
         bytes,
@@ -38,7 +38,7 @@ fn is_utf16(bytes: &[u8]) -> bool {
     )
 }
 
-/// Returns the line of a byte, from 1.
+/// Returns the line, from 1, of the byte at `place`.
 fn line(bytes: &[u8], place: usize) -> usize {
     let before = bytes.get(..place).unwrap_or_default();
     before.split(|byte| *byte == b'\n').count()

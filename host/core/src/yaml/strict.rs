@@ -1,11 +1,11 @@
-//! Deserializer of a JSON value that takes no list for a map, as `serde_json` does with the fields in their order. Pure.
+//! Deserializer of a JSON value that rejects a list in place of a struct; `serde_json` accepts one with the fields in order. Pure.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Value};
 
-/// Deserializer of a value.
+/// Deserializer of a JSON value that accepts only a map as a struct.
 #[derive(Clone, Copy)]
 pub struct Strict<'de>(pub &'de Value);
 

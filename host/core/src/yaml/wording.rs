@@ -1,4 +1,4 @@
-//! Words of mistakes for the author of the text. Pure.
+//! Rewords the messages of the JSON and YAML readers for the author of the text. Pure.
 
 /// Words of Rust that no operator should read.
 const RUST: [&str; 9] = [
@@ -13,7 +13,7 @@ const RUST: [&str; 9] = [
     "identifier",
 ];
 
-/// Returns the message of a JSON reader in words of YAML.
+/// Returns the message of a JSON reader in the words of YAML.
 pub fn reworded(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("missing field `") {
         return format!("has no {}", first_name(rest));
@@ -102,7 +102,7 @@ fn first_name(rest: &str) -> &str {
     rest.split('`').next().unwrap_or_default()
 }
 
-/// Returns the wording of a type of numbers, with its bounds if the number that was found is outside of them.
+/// Returns the wording for the number type `kind`, with its bounds if the number `found` is outside them; `None` for other types.
 fn numbers(kind: &str, found: &str) -> Option<String> {
     let (least, most): (i128, i128) = match kind {
         "i8" => (i8::MIN.into(), i8::MAX.into()),
@@ -124,7 +124,7 @@ fn numbers(kind: &str, found: &str) -> Option<String> {
     Some(format!("a whole number{from}"))
 }
 
-/// Returns the message for a list or a map with too many or too few items, from `2, expected a tuple of size 3`.
+/// Returns the message for a list or map with the wrong number of items. `rest` is like `2, expected a tuple of size 3`.
 fn wrong_length(rest: &str) -> String {
     let (length, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
     let items = if length == "1" { "item" } else { "items" };
@@ -137,7 +137,7 @@ fn wrong_length(rest: &str) -> String {
     format!("has {length} {items}, must have {must}")
 }
 
-/// Returns true if the text is the name of a type, as the types of Kubernetes describe themselves.
+/// Returns true if the text looks like the name of a type, such as `Pod`: Kubernetes types state their names as expectations.
 fn is_type_name(text: &str) -> bool {
     let begins = text.starts_with(|first: char| first.is_ascii_uppercase());
     let lower = text.contains(|character: char| character.is_ascii_lowercase());
@@ -153,7 +153,7 @@ fn has_rust(text: &str) -> bool {
     words.any(|word| RUST.contains(&word))
 }
 
-/// Returns the message for a line with a template of Helm.
+/// Returns the message for a line with a Helm template; `None` for any other line.
 pub fn template(text: &str, line: Option<usize>) -> Option<String> {
     let begins = |part: &str| part.trim_start().starts_with("{{");
     let is_template = written(text, line).split([':', '-']).any(begins);
@@ -172,7 +172,7 @@ const COLON: &str =
 /// Message for a quote within a text in quotes.
 const TRAILING: &str =
     "has text after the closing quote; write a quote within \"…\" as \\\", and within '…' as ''";
-/// Words of the YAML reader, and ours. The longer ones come first.
+/// Words of the YAML reader, each with ours. A phrase comes before the words that it contains.
 const WORDS: [(&str, &str); 10] = [
     ("flow sequence", "list in brackets"),
     ("block sequence", "list"),
@@ -186,7 +186,7 @@ const WORDS: [(&str, &str); 10] = [
     ("scalar", "text"),
 ];
 
-/// Returns the message of the YAML reader in other words, where they are better.
+/// Rewords a message of the YAML reader where ours is clearer.
 pub fn syntax(message: &str) -> String {
     match message {
         "recursion limit exceeded" => TOO_DEEP.to_owned(),
@@ -201,7 +201,7 @@ pub fn syntax(message: &str) -> String {
     }
 }
 
-/// Returns the first line from `line` on that is indented with a tab, for a message about it: the reader names the line where the value begins.
+/// Returns the first line from `line` on that is indented with a tab if `message` is about a tab: the reader names the line where the value begins.
 pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
     let line = line.filter(|_| message == TAB)?;
     let indented = |text: &str| text.trim_start_matches(' ').starts_with('\t');
@@ -210,8 +210,8 @@ pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
     Some(index + 1)
 }
 
-/// Returns the first of `most` lines from line `from` on that begins with a character that only looks like a space, or has one after its first
-/// colon. Skips comments.
+/// Returns the first of `most` lines from line `from` on with a character that only looks like a space, where its content begins or directly after
+/// its first colon. Skips comments.
 pub fn no_break(text: &str, from: usize, most: usize) -> Option<usize> {
     let looks = |character: char| character.is_whitespace() && !character.is_ascii();
     let has = |line: &str| {
