@@ -10,8 +10,8 @@ use tempfile::NamedTempFile;
 /// Suffix of the names of files that are being written. Opening a folder removes them.
 const TEMPORARY: &str = ".tmp";
 
-/// Maximum number of threads that sync files concurrently. The journal of a file system commits many files at once: 500 new files take 0.1
-/// s this way, and 2.3 s one after the other (ext4).
+/// Maximum number of threads that sync files concurrently. The journal of a file system commits many files at once: with ext4, 500 new
+/// files take 0.1 s this way, and 2.3 s one after the other.
 const SYNCING: usize = 16;
 
 /// Error code: the machine has reached its limit of open files.

@@ -327,7 +327,7 @@ where
         self.resume = Instant::now() + wait;
     }
 
-    /// Returns the maximum silence of the API server, which ends each watch earlier.
+    /// Returns the time after which a silent API server counts as lost. It ends each watch earlier.
     fn limit(&self) -> Duration {
         Duration::from_secs(self.follow.timeout.unwrap_or(OPEN).into()) + MARGIN
     }

@@ -227,7 +227,7 @@ impl PoolTask {
     }
 }
 
-/// Returns the wanted slices of all pools. Existing slices of other pools are not among them, and so are deleted.
+/// Returns the wanted slices of all pools. Existing slices of other pools are not among them, so they are deleted.
 fn all_slices(
     pools: &Pools,
     found: &BoundedStore<ResourceSlice>,

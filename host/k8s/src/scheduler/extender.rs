@@ -116,8 +116,8 @@ impl CertificateTask {
     }
 }
 
-/// Returns the Secret with its former content if it was deleted and created again empty, because kube-schedulers trust the former CA. To
-/// get a new CA, a user empties the Secret.
+/// Returns the Secret with its former content if it was deleted and created again without content, because kube-schedulers trust the former
+/// CA. To get a new CA, a user empties the Secret.
 fn as_before(served: &Secret, secret: &Secret) -> Option<Secret> {
     let is_empty = secret.data.as_ref().is_none_or(BTreeMap::is_empty);
     (is_empty && served.metadata.uid != secret.metadata.uid).then(|| {

@@ -1,4 +1,4 @@
-//! Follows Configurations and reports, and writes for users: the statuses of Configurations, and Events.
+//! Follows Configurations and reports, and writes output for users: the statuses of Configurations, and Events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
