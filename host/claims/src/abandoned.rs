@@ -1,4 +1,4 @@
-//! Ends claims of which the kubelet has lost its own record, as after a new setup of the node, so that it will never unprepare them.
+//! Ends claims that the kubelet will never unprepare, because it has lost its own record of them, as after a new setup of the node.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use crate::Shared;
 use crate::give_back::named;
 
-/// Delay between the first look at which a claim has ended and its release: a container of a pod that was deleted by force may still be ending.
+/// Delay between the first check that finds a claim ended and the release of its slots: a container of a pod that was deleted by force may
+/// still be ending.
 const GRACE: Duration = Duration::from_mins(5);
 
-/// Uids of claims that have ended and that no container uses, with the time of the first look that showed it.
+/// Uids of claims that have ended and that no container uses, each with the time of the first check that found this.
 pub type Abandoned = HashMap<String, Instant>;
 
 impl Shared {

@@ -36,7 +36,7 @@ impl Shared {
                 ..Record::clone(record)
             };
             if let Err(error) = self.ports.records.save(uid, &over).await {
-                // A pod must not wait for disk space: removing needs none, and a slot without a record is found again.
+                // A pod must not wait for disk space. The removal needs none, and `end_unknown` finds slots without a record.
                 tracing::warn!(error, claim = uid, "cannot record the end of a claim");
                 self.ports.records.remove(uid).await?;
             }
@@ -46,7 +46,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the slots of claims that have ended and restores missing CDI specs, until it is dropped.
+    /// Releases the slots of claims that have ended and restores missing CDI specs until the future is dropped.
     pub async fn keep(&self) {
         let mut is_logged = false;
         let mut restore_at = Instant::now();
@@ -85,8 +85,8 @@ impl Shared {
         }
     }
 
-    /// Writes missing CDI specs of claims, and removes those of no claim. Returns false if some are left because their claims are in use at
-    /// this moment.
+    /// Writes missing CDI specs of claims, and removes specs that belong to no claim. Returns false if some are left because the Instances
+    /// are not known yet, or because other work on their claims is in progress.
     async fn restore(&self) -> bool {
         let written = match self.ports.specs.all().await {
             Ok(written) => written,
@@ -150,7 +150,7 @@ impl Shared {
         is_done
     }
 
-    /// Releases the slots of a claim. Returns false if some are left.
+    /// Releases the slots of a claim, and removes its record. Returns false if anything is left.
     async fn end(&self, uid: &str, record: &Record) -> bool {
         let mut is_given = true;
         let claim = named(uid, record);
@@ -164,8 +164,8 @@ impl Shared {
         is_done
     }
 
-    /// Releases slots of claims without a record that are gone or have other devices: the agent died before it saved a record, and the
-    /// kubelet has not asked again. Returns false if some are left.
+    /// Releases the slots of claims that have no record, and that are gone or have other devices: the agent died before it saved the
+    /// record, and the kubelet has not asked again. Returns false if some are left.
     async fn end_unknown(&self) -> bool {
         let mut is_done = true;
         for (claim, slot) in self.unknown() {
@@ -182,7 +182,7 @@ impl Shared {
         is_done
     }
 
-    /// Returns true if a claim is gone, or does not have that slot's device.
+    /// Returns true if the API server shows that a claim is gone, or that it does not have the device of `slot`.
     async fn is_over(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let is_of_slot = |one: &Allocated| {
@@ -192,7 +192,7 @@ impl Shared {
         self.lacks(claim, is_of_slot).await == Some(true)
     }
 
-    /// Returns true if a claim is gone, or has no device that `is_it` accepts; `None` if that is unknown.
+    /// Returns true if a claim is gone, or has no device that `is_it` accepts; `None` if the claim cannot be read.
     pub async fn lacks(
         &self,
         claim: &ClaimRef,
@@ -203,7 +203,7 @@ impl Shared {
         Some(found.is_none_or(|found| !found.results.iter().any(is_it)))
     }
 
-    /// Returns the slots of this node that belong to claims without a record.
+    /// Returns the slots that claims have through this node and that no record names. Omits claims whose record is unreadable.
     fn unknown(&self) -> Vec<(ClaimRef, Slot)> {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let report = self.report();

@@ -25,7 +25,7 @@ impl Claims {
             let seen = Arc::clone(&instances.borrow_and_update());
             let list = list(&self.0.node, &claims, &view, &seen);
             publish(&health, Arc::new(list));
-            // The senders are dropped when the agent stops, which drops this task, too.
+            // The senders are dropped only when the agent stops, and this task is dropped with them.
             tokio::select! {
                 () = changed(&mut report) => {}
                 () = changed(&mut devices) => {}

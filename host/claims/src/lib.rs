@@ -1,9 +1,9 @@
-//! The claims of this node: takes slots of Instances for what the scheduler has allocated, makes them usable as CDI devices, and releases
-//! them.
+//! Prepares the resource claims of this node: takes slots of Instances for the devices that the scheduler has allocated, makes them usable
+//! as CDI devices, and releases them.
 //!
-//! The kubelet prepares a claim before the first pod that uses it starts, and unprepares it after the last one. A slot is taken by the
-//! compare-and-swap that allocations of device plugins use, too, so that no device is given twice. The record of a claim is on disk before
-//! the kubelet is answered; with it a claim can be ended while the API server is unreachable.
+//! The kubelet prepares a claim before the first pod that uses it starts, and unprepares it after the last one. A slot is taken with the
+//! same compare-and-swap as in an allocation of a device plugin, so that no slot is given twice. The record of a claim is on disk before
+//! the kubelet gets its answer, so that the claim can end while the API server is unreachable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +36,9 @@ use leafhost_core::claim::record::Record;
 /// Time limit of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Ports of claims.
+/// Ports of [`Claims`].
 pub struct ClaimPorts {
-    /// Reads the scheduler's decision.
+    /// Reads claims with the devices that the scheduler has allocated to them.
     pub reader: Arc<dyn ClaimReader>,
     /// Store of Instances, in which slots are taken.
     pub store: Arc<dyn InstanceStore>,
@@ -75,7 +75,7 @@ pub struct ClaimReport {
     pub unreadable: BTreeMap<String, String>,
 }
 
-/// Claims of a node.
+/// Prepares and releases the claims of a node.
 #[derive(Clone)]
 pub struct Claims(Arc<Shared>);
 
@@ -87,7 +87,7 @@ struct Shared {
     report: watch::Sender<Arc<ClaimReport>>,
     /// Set once the records have been read.
     loaded: OnceCell<()>,
-    /// Notified when there is something to release.
+    /// Notified when there may be slots to release or to correct.
     work: Notify,
 }
 
@@ -100,7 +100,7 @@ struct State {
 }
 
 impl Claims {
-    /// Creates the claims; returns them with the receiver of their reports. The records of an earlier run are read before any work.
+    /// Returns a [`Claims`] and the receiver of its reports. It reads the records of an earlier run before any other work.
     pub fn new(
         node: &str,
         ports: ClaimPorts,
@@ -119,7 +119,7 @@ impl Claims {
         (Self(Arc::new(shared)), seen)
     }
 
-    /// Releases the slots of claims that have ended and restores missing CDI specs, until `stop`.
+    /// Releases the slots of claims that have ended and restores missing CDI specs until `stop` is cancelled.
     pub async fn run(&self, stop: CancellationToken) {
         stop.run_until_cancelled(self.0.keep()).await;
     }
@@ -171,7 +171,7 @@ impl Shared {
     /// Returns the lock of a claim.
     fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.state();
-        // Locks without another user are dropped.
+        // Drops the locks that no task uses.
         state.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(state.turns.entry(uid.to_owned()).or_default())
     }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Buckets for a Prepare, from the time of one write to its time limit.
+/// Buckets for the seconds of a Prepare, from the duration of one write to the time limit.
 const PREPARE_BUCKETS: Buckets = Buckets(&[0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 1.0, 5.0, 40.0]);
 
 /// Metrics of claims.

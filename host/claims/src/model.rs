@@ -61,7 +61,7 @@ pub enum Choice {
     None(Vec<String>),
 }
 
-/// Chooses a slot for a claim, none of `taken`.
+/// Chooses a slot for a claim; skips the slots in `taken`.
 pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, String)>) -> Choice {
     let instance = &*found.instance;
     let (name, key) = (&instance.metadata.name, instance.key());
@@ -90,7 +90,7 @@ pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, S
     )
 }
 
-/// Returns the slots that the claim of `own` has through any node, ordered by number; each with true if it has it through this node.
+/// Returns the slots that the claim of `own` has through any node, ordered by number, each with true if the claim has it through this node.
 fn of_claim<'a>(
     instance: &'a Instance,
     own: &'a DeviceUsage,
@@ -123,11 +123,11 @@ pub struct Settlement {
     pub give_back: Vec<String>,
 }
 
-/// Computes how a prepared claim gets the right `number` of slots of an Instance. If `exact` is not empty, it may have only these. No slot
-/// of `taken` is taken.
+/// Computes the changes after which a prepared claim has `number` slots of an Instance. If `exact` is not empty, the claim may have only
+/// these slots. Takes no slot that is in `taken`.
 ///
-/// The scheduler counts a share of a claim once, on however many nodes its pods run. So all of its nodes have the same slots: the first
-/// that are marked with the claim, and free ones if these are too few.
+/// The scheduler counts a claim's share of a device once, on however many nodes the pods of the claim run. So all of these nodes have the
+/// same slots: the first that are marked with the claim, and free ones if these are too few.
 pub fn settle(
     instance: &Instance,
     own: &DeviceUsage,

@@ -1,4 +1,4 @@
-//! Prepares a claim.
+//! Prepares a claim: takes slots for its devices, saves its record and writes its CDI spec.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Shared {
         }
         let record = match report.claims.get(&claim.uid) {
             Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
-            // The slots of the claim are being released; the claim gets these or others again.
+            // The claim is new, or its slots are being released; in that case it gets these or others again.
             _ => {
                 let allocated = self.read(claim, deadline).await?;
                 self.take_all(claim, &allocated, deadline).await?
@@ -40,14 +40,14 @@ impl Shared {
         self.answer(&claim.uid, &record).await
     }
 
-    /// Returns the id of the current boot, if it is known.
+    /// Returns the id of the current boot, or an empty text if it is unknown.
     fn boot(&self) -> String {
         let boot = self.ports.devices.borrow().boot;
         boot.map(|boot| boot.id()).unwrap_or_default()
     }
 
-    /// Updates the edits of a prepared claim: its devices may have other nodes now. In the same boot a missing device keeps its edits;
-    /// after another boot it is waited for.
+    /// Updates the container edits of a prepared claim, since its devices may have other device nodes now. In the same boot, a missing
+    /// device keeps its edits; after a reboot, waits for the device until `deadline`.
     async fn refresh(
         &self,
         uid: &str,
@@ -134,7 +134,7 @@ impl Shared {
             Err(error) => Err(error),
         };
         if saved.is_ok() {
-            // Another node may have taken a slot for this claim since.
+            // Meanwhile, another node may have taken a slot for this claim.
             self.work.notify_one();
         } else {
             for slot in slots(&record) {
@@ -164,7 +164,7 @@ impl Shared {
                 properties: allocated.properties(one),
                 edits: Edits::default(),
             });
-            // A claim with admin access takes no slot, but needs the device.
+            // A request with admin access takes no slot, but needs the device.
             for _ in 0..one.slots.max(1) {
                 let taken = self.take(claim, one, &others, deadline).await?;
                 let slot = taken.slot.iter();
@@ -200,7 +200,8 @@ pub fn slots(record: &Record) -> impl Iterator<Item = &Slot> {
     record.devices.iter().flat_map(|device| &device.slots)
 }
 
-/// Returns the edits for containers by CDI device of a claim. A device without edits is included: runtimes reject unknown names.
+/// Returns the container edits of a claim by CDI device. A device without edits is included, since container runtimes reject unknown
+/// devices.
 pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
     let devices = record.devices.iter();
     devices

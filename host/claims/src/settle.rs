@@ -1,5 +1,5 @@
-//! Keeps the slots of prepared claims right: an Instance may be recreated, another node may release a slot that both had, and two nodes
-//! may have taken different slots for one claim.
+//! Corrects the slots of prepared claims: an Instance may be recreated, another node may release a slot that both had, and two nodes may
+//! have taken different slots for one claim.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Shared {
         true
     }
 
-    /// Returns the corrections of a claim's slots by Instance, without Instances that are right or cannot be corrected.
+    /// Returns the corrections of a claim's slots by Instance, without Instances on which they are right or cannot be corrected.
     fn settlements(
         &self,
         uid: &str,
@@ -95,7 +95,7 @@ impl Shared {
         for instance in known {
             let key = instance.key();
             let had: Vec<_> = slots(record).filter(|slot| slot.key() == key).collect();
-            // A device that has the name of its Instance may be any slot; any other name is that of one slot.
+            // A device with the name of its Instance stands for any slot; a device with another name stands for one slot.
             let is_exact = |device: &&RecordedDevice| {
                 let mut slots = device.slots.iter();
                 slots.any(|slot| device_name(&slot.instance) != device.device)

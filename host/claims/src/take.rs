@@ -22,7 +22,7 @@ use leafhost_core::claim::record::Slot;
 const APPEARS: Duration = Duration::from_secs(5);
 /// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Interval of looks for a free slot if no event announces one.
+/// Interval between two checks for a free slot if no event announces one.
 const LOOK: Duration = Duration::from_secs(1);
 /// Maximum number of holders that an error names.
 const MOST_HOLDERS: usize = 5;
@@ -31,12 +31,12 @@ const MOST_HOLDERS: usize = 5;
 pub struct TakenDevice {
     pub usable: Usable,
     pub instance: Arc<Instance>,
-    /// Slot taken; none for a claim with admin access.
+    /// Slot taken; none for a request with admin access.
     pub slot: Option<Slot>,
 }
 
 impl Shared {
-    /// Takes a slot of a device for a claim that has `others` already.
+    /// Takes a slot of a device for a claim that already has the slots `others`.
     pub async fn take(
         &self,
         claim: &ClaimRef,
@@ -102,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Takes a slot of an Instance; `None` if none is free now or another writer was first.
+    /// Takes a slot of an Instance. Returns `None` if no slot is free now, or if another writer was first.
     async fn claim_slot(
         &self,
         found: &Found,
@@ -122,7 +122,7 @@ impl Shared {
             state.reserved.insert((key.clone(), slot.clone()));
             (slot, is_had)
         };
-        // Once the slot is taken, the store shows it.
+        // The reservation ends with this call: once the slot is taken, the store shows it.
         let _reserved = Reserved {
             shared: self,
             place: (key.clone(), slot.clone()),
@@ -180,7 +180,7 @@ impl Shared {
                 tracing::info!(slot = slot.id, reason = "unprepared", "slot is free again");
                 true
             }
-            // The slot belongs to another object or user now, if the store shows that.
+            // Nothing is left to release unless the store still shows the slot as this claim's.
             Err(error) if error.is_outdated() => !self.has(slot, &usage),
             Err(error) => {
                 let problem = chain(&error);
@@ -202,7 +202,7 @@ impl Shared {
     }
 }
 
-/// Reserves a slot until it is dropped.
+/// Reservation of a slot until this value is dropped.
 struct Reserved<'a> {
     shared: &'a Shared,
     place: (InstanceKey, String),
@@ -225,7 +225,7 @@ fn none_free(found: &Found) -> String {
     )
 }
 
-/// Waits for a change. Returns false if none comes before the deadline.
+/// Waits for a change. Returns false if `changed` reports none before the deadline.
 async fn wait(deadline: Instant, changed: impl Future<Output = bool>) -> bool {
     timeout_at(deadline, changed).await.unwrap_or(false)
 }

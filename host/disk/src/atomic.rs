@@ -10,16 +10,16 @@ use tempfile::NamedTempFile;
 /// Suffix of the names of files that are being written. Opening a folder removes them.
 const TEMPORARY: &str = ".tmp";
 
-/// Number of threads that sync files concurrently. A journal writes many files at once: 500 new files take 0.1 s this way, and 2.3 s one
-/// after the other (ext4).
+/// Maximum number of threads that sync files concurrently. The journal of a file system commits many files at once: with ext4, 500 new
+/// files take 0.1 s this way, and 2.3 s one after the other.
 const SYNCING: usize = 16;
 
-/// The machine has no more open files to give.
+/// Error code: the machine has reached its limit of open files.
 const ENFILE: i32 = 23;
-/// The process may not open more files.
+/// Error code: the process has reached its limit of open files.
 const EMFILE: i32 = 24;
 
-/// Writes a temporary file in the folder; it is durable after [`sync_all`] and has no name yet.
+/// Writes a temporary file in the folder. The file is durable after [`sync_all`], and gets its name by [`persist`].
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     prepare_with(folder, |file| file.write_all(bytes))
 }
@@ -83,12 +83,12 @@ pub fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Writes one file of a folder. The file is durable when the call returns, and no reader sees a part of it.
+/// Writes one file of a folder. The file is durable when the call returns, and no reader sees it incomplete.
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     write_with(folder, name, |file| file.write_all(bytes))
 }
 
-/// Writes one file of a folder like [`write()`], with what `content` writes.
+/// Writes one file of a folder like [`write()`]; `content` writes the bytes.
 pub fn write_with(
     folder: &Path,
     name: &str,
@@ -100,7 +100,7 @@ pub fn write_with(
     sync(folder)
 }
 
-/// Returns true if a file of this name was being written when a process ended.
+/// Returns true if this is the name of a temporary file, which is left if a process ends during a write.
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY)
 }
@@ -108,7 +108,7 @@ fn is_temporary(name: &str) -> bool {
 /// Returns the folder and the name of a file.
 ///
 /// # Errors
-/// The path has none, or one that is not UTF-8.
+/// The path has no file name, or one that is not UTF-8.
 pub fn parts(path: &Path) -> io::Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     let parts = path.parent().zip(name);

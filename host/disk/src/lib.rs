@@ -1,3 +1,3 @@
-//! Files of a state folder that are whole and durable after a crash. Knows nothing of their content.
+//! Keeps files of a state folder complete and durable across a crash. Knows nothing of their content.
 
 pub mod atomic;

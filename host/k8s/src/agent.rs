@@ -1,4 +1,5 @@
-//! The agent's side of a cluster: Configurations with their values, handlers, Instances, its own identity, and the report of its node.
+//! The agent's side of a cluster: Configurations with their values, handlers, Instances, claims, slices, its own identity, and the lock and
+//! the report of its node.
 //!
 //! Knows nothing of the controller, the webhook and the migration from Akri.
 

@@ -1,4 +1,5 @@
-//! Classifies the API server's answers to requests. Knows no kind of object; the caller converts a failure to the error of its port.
+//! Classifies the API server's answers to requests. Does not depend on the kind of object; the caller converts a failure to the error of
+//! its port.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub enum Kind {
     NoNamespace,
     /// The API server does not know this kind of object.
     Undefined,
-    /// The caller lacks the right.
+    /// The caller is not authenticated, or is not allowed to do this.
     Denied,
     /// The schema or an admission policy forbids the request.
     Refused,
@@ -48,7 +49,7 @@ pub enum Kind {
     Busy,
     /// No connection could be made, so the request was not sent.
     Unreachable,
-    /// A component behind the API server failed or timed out on this object, perhaps after the write.
+    /// The API server or a component behind it failed, or did not answer in time, perhaps after the write.
     Failed,
     /// The connection broke.
     Lost,

@@ -1,4 +1,4 @@
-//! Holds objects written by others, with bounds of number and size for each owner, whatever is written in its name. Pure.
+//! Holds objects written by others, and bounds the number and the size of those of each owner, whoever wrote them. Pure.
 
 use std::collections::BTreeMap;
 

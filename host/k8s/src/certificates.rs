@@ -86,7 +86,7 @@ pub fn put(secret: &mut Secret, values: &[(&str, &[u8])]) {
     }
 }
 
-/// Replaces a Secret unless another replica wrote it first; its watch then shows the current one.
+/// Replaces a Secret unless another replica wrote it first; the caller's watch then shows the current one.
 pub async fn write(api: &Api<Secret>, name: &str, mut secret: Secret) -> Result<(), Failure> {
     secret.metadata.managed_fields = None;
     let params = PostParams::default();

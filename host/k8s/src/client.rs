@@ -8,8 +8,9 @@ use leafhost_core::text;
 
 /// Timeout of establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest silence of the API server before a connection ends. The API server closes a watch earlier. The limit also ends idle connections,
-/// so it must not be as short as the timeout of one request: a claim would then often have to open a new connection first.
+/// Maximum silence of the API server before a connection is closed. The API server ends each watch earlier. The limit also closes idle
+/// connections, so it must be longer than the timeout of a request: otherwise the read of a claim would often have to open a new connection
+/// first.
 const SILENT: Duration = Duration::from_secs(90);
 
 /// Reason why there is no connection.
@@ -61,7 +62,7 @@ pub async fn connect_as_user() -> Result<Client, ConnectError> {
 
 /// Creates a client from a configuration.
 pub(crate) fn client(config: Config) -> Result<Client, kube::Error> {
-    // A program that contains another cryptography library, too, must choose one. The first choice stands.
+    // A program with several cryptography libraries must choose one. The first choice stands.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::try_from(config)
 }

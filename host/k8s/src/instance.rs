@@ -63,7 +63,7 @@ pub fn key(object: &impl Resource) -> InstanceKey {
     InstanceKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Reads an object of a watch or list. Returns `None` if that is impossible, since then no agent wrote the object.
+/// Reads an object of a watch or list. Returns `None` if the object is invalid, since then no agent wrote it.
 pub fn read(object: DeserializeGuard<InstanceObject>) -> Option<Arc<Instance>> {
     Some(Arc::new(into_instance(object.0.ok()?)))
 }

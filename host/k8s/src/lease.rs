@@ -1,7 +1,7 @@
-//! Leader election of controllers: the one that holds a Lease and renews it acts.
+//! Leader election of controllers: only the one that holds the Lease and renews it acts.
 //!
-//! Only this machine's own clock decides whether another holder's Lease has expired, by the time for which the Lease has not changed, and
-//! when this process stops leading, whether the API server answers or not.
+//! All times are measured by this machine's own clock: the Lease of another holder expires once it has not changed for [`DURATION`], and
+//! this process stops leading [`DEADLINE`] after its last renewal began, whether the API server answers or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl Lead {
         }
     }
 
-    /// Awaits some work, and ends the leadership on time while it waits.
+    /// Awaits `work`, and meanwhile ends the leadership when its time is over.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         if let Some(until) = self.until {

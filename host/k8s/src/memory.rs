@@ -35,7 +35,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
         .ok()
 }
 
-/// Saves `worth(value)` after each change if there is any; returns when the sender is dropped.
+/// Saves `worth(value)` after each change of the value, unless it is `None`; returns when the sender is dropped.
 pub async fn keep<T, K>(
     path: PathBuf,
     mut source: watch::Receiver<T>,
@@ -69,7 +69,7 @@ pub async fn keep<T, K>(
 /// Writes a whole file and syncs it to disk.
 pub fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     let (folder, name) = atomic::parts(path)?;
-    // Also creates the agent's own folder above if needed, which only the agent may read.
+    // Also creates the agent's state folder above it, if needed; only the agent may read it.
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -1,7 +1,7 @@
 //! Migrates a cluster from Akri, and back.
 //!
-//! The steps follow from the state of the cluster ([`plan()`]), so an interrupted run starts again. Objects, their uids, slots and pods stay.
-//! The mark of a stopped workload is on the workload itself, so restarting it needs no other record.
+//! The steps follow from the state of the cluster ([`plan()`]), so an interrupted run can be repeated. Objects, their uids, slots and pods
+//! stay. The mark of a stopped workload is on the workload itself, so restarting it needs no other record.
 
 mod objects;
 mod parts;
@@ -30,7 +30,7 @@ use plan::{Action, Edit};
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Time that pods get to end; Akri's agents ignore SIGTERM for their 30 s.
+/// Maximum wait for the end of pods; Akri's agents ignore SIGTERM until their grace period of 30 s is over.
 const PODS: Duration = Duration::from_mins(3);
 
 /// Direction of the migration.
@@ -62,7 +62,7 @@ pub async fn plan(client: &Client, direction: Direction) -> Result<Plan, Error> 
     })
 }
 
-/// Executes a step. A step that was executed before does nothing.
+/// Executes a step. Returns [`Error::Changed`] if a patch names the resource version of an object that has changed since it was read.
 pub async fn run(client: &Client, step: &Step) -> Result<(), Error> {
     match &step.action {
         Action::Patch(edits) => {

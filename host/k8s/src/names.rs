@@ -14,7 +14,7 @@ use crate::crd::ResourceName;
 use crate::index::Index;
 use crate::watch::{Event, Watch};
 
-/// Annotation with the time since when no Configuration of the namespace has the name, RFC 3339.
+/// Annotation with the time since which no Configuration of the namespace has the name, in RFC 3339 format.
 pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
 /// Number of failures in a row after which the reservations count as unreadable.
 const TRIES: u32 = 5;

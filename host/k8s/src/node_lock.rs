@@ -1,4 +1,4 @@
-//! Lock annotation of a Node: read, and written only over the version that was read.
+//! Reads the lock annotation of a Node, and writes it only if the Node still has the version that was read.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;

@@ -38,7 +38,7 @@ pub fn state(node: &Node) -> NodeState {
     let ready = conditions
         .flatten()
         .find(|condition| condition.type_ == "Ready");
-    // A node that has not reported yet is not Ready since its creation.
+    // A node that has not reported yet has not been Ready since its creation.
     let since = match ready {
         Some(ready) if ready.status == "True" => None,
         Some(ready) => ready.last_transition_time.clone(),

@@ -1,7 +1,7 @@
 //! Keeps objects in their wanted state: compares them with the objects that a watch shows, and creates, replaces and deletes them one by
 //! one.
 //!
-//! An object that a user edits or deletes is restored. Knows no kind of object, and not why one is wanted.
+//! An object that a user edits or deletes is restored. Does not depend on the kind of the objects, or on the reason why they are wanted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -41,15 +41,15 @@ pub trait Reconcile {
     /// Problem text with the remedy for an object that is deleted again and again.
     const LOST: &'static str;
 
-    /// Returns true if an object that is not wanted is deleted.
+    /// Returns true if the reconciler may delete the found object when it is not wanted.
     fn is_own(&self, _found: &Self::Object) -> bool {
         true
     }
 
-    /// Returns the found object with what the wanted one has, or `None` if it needs no change.
+    /// Returns the found object, changed to agree with the wanted one, or `None` if it needs no change.
     fn corrected(&self, found: &Self::Object, wanted: &Self::Object) -> Option<Self::Object>;
 
-    /// Adds an existing object to `held`, within the bounds of what may be held.
+    /// Adds an existing object to `held`, within the bounds of `held`.
     fn hold(&self, held: &mut BoundedStore<Self::Object>, _is_wanted: bool, object: Self::Object) {
         hold_alone(held, object);
     }
@@ -239,7 +239,7 @@ impl<T: Reconcile> Reconciler<T> {
         self.pauses.insert(name, pause);
     }
 
-    /// Takes an object unless a newer version of it is known. Versions of one resource are increasing numbers.
+    /// Takes an object unless a newer version of it is known. Resource versions of one resource are increasing numbers.
     fn observe(&mut self, object: T::Object) {
         let version = |object: &T::Object| object.resource_version()?.parse::<u64>().ok();
         if let Some(found) = &mut self.found {
@@ -325,7 +325,7 @@ impl<T: Reconcile> Reconciler<T> {
             error: (!is_race).then(|| self.describe(&failure)),
         };
         self.pauses.insert(name.clone(), pause);
-        // The object is not in the assumed state.
+        // Reads the object again, since it is not in the assumed state.
         if is_race
             && let Ok(object) = answers::within(REQUEST, self.api.get_opt(&name)).await
             && let Some(found) = &mut self.found

@@ -61,7 +61,8 @@ pub fn source(source: &ReportedSource, most: usize) -> ReportedSource {
     }
 }
 
-/// Returns the report on a Configuration with a problem of at most `most` bytes, and at most `most_left_out` bytes of what is left out.
+/// Returns the report on a Configuration, with a problem of at most `most` bytes, and with a first skipped and a first denied entry of at
+/// most `most_left_out` bytes each.
 pub fn configuration(
     one: &ReportedConfiguration,
     most: usize,
@@ -92,7 +93,7 @@ pub fn size(object: &DiscoveryHandler) -> usize {
     serde_json::to_vec(object).map_or(usize::MAX, |bytes| bytes.len())
 }
 
-/// Abridges a text to [`MAX_TEXT`].
+/// Abridges a text to [`MAX_TEXT`] bytes.
 pub fn bounded(one: &str) -> String {
     text::abridge(one, MAX_TEXT)
 }

@@ -1,4 +1,4 @@
-//! The cluster as a scheduler extender sees and changes it: all Instances, the pods that ask for devices, locks of Nodes, Bindings.
+//! The cluster as a scheduler extender sees and changes it: all Instances, the pods that ask for devices, locks of Nodes, Bindings, Events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -42,7 +42,7 @@ pub struct KubeScheduling {
 }
 
 impl KubeScheduling {
-    /// Creates a cluster that uses `client`, which must not repeat requests by itself.
+    /// Creates a cluster that uses `client`, which must not retry requests by itself.
     pub fn new(client: &Client) -> Self {
         let reporter = Reporter::from(MANAGER);
         Self {
@@ -163,7 +163,7 @@ impl Cluster for KubeScheduling {
             metadata: kube::api::ObjectMeta {
                 name: Some(pod.name.clone()),
                 namespace: Some(pod.namespace.clone()),
-                // Fails for another pod under the same name.
+                // Makes the binding of another pod with the same name fail.
                 uid: Some(uid.to_owned()),
                 annotations: Some(annotations),
                 ..kube::api::ObjectMeta::default()

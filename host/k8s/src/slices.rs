@@ -130,7 +130,7 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     attribute
 }
 
-/// Converts an object to a slice, with normalized capacities. Returns `None` if it is not such as [`object`] builds.
+/// Converts an object to a slice, with normalized capacities. Returns `None` if [`object`] cannot have built it.
 pub fn slice(object: &ResourceSlice) -> Option<Slice> {
     let spec = &object.spec;
     let reach = match (&spec.node_name, &spec.node_selector) {
@@ -207,7 +207,7 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
         .or_else(|| value.version.clone().map(AttributeValue::Version))
 }
 
-/// Returns the found slice with what the wanted one has, or `None` if they agree.
+/// Returns the found slice, changed to agree with the wanted one, or `None` if they agree.
 pub fn corrected(found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
     let is_owned = found.metadata.owner_references == wanted.metadata.owner_references;
     if is_owned && slice(found).is_some() && slice(found) == slice(wanted) {

@@ -142,7 +142,8 @@ where
         }
     }
 
-    /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none, but may do so after some were passed on.
+    /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses no event; some may have been
+    /// passed on by then.
     pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
         pass(self.next().await);
         for _ in 1..TOGETHER {
@@ -155,7 +156,7 @@ where
         }
     }
 
-    /// Returns the next event like [`Self::next`], but logs errors, which name `what` is watched.
+    /// Returns the next event like [`Self::next`], but logs errors; `what` names the watched objects in the log.
     pub async fn next_or_log(&mut self, what: &str) -> Event<K> {
         loop {
             match self.next().await {
@@ -173,7 +174,7 @@ where
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// Lists the objects again, after a wait.
+    /// Makes the watch list the objects again, after a wait.
     pub fn restart(&mut self) {
         self.reading = None;
         self.resume = Instant::now() + DefaultBackoff::default().next().unwrap_or(LONGEST);
@@ -306,7 +307,8 @@ where
         }
     }
 
-    /// Delays the next request after a failure, and passes the failure on. Returns false if the version is too old, which is not passed on.
+    /// Delays the next request after a failure, and passes the failure on. If the version is too old, returns false and does not pass the
+    /// failure on.
     async fn continues_after(&mut self, failure: Failure) -> bool {
         self.delay(&failure);
         if failure.code == Some(410) {
@@ -325,7 +327,7 @@ where
         self.resume = Instant::now() + wait;
     }
 
-    /// Returns the longest silence of the API server, which ends a watch earlier.
+    /// Returns the time after which a silent API server counts as lost. It ends each watch earlier.
     fn limit(&self) -> Duration {
         Duration::from_secs(self.follow.timeout.unwrap_or(OPEN).into()) + MARGIN
     }
@@ -348,7 +350,7 @@ fn ended() -> Failure {
     )
 }
 
-/// Returns the failure for a missing event.
+/// Converts an error in place of an event to a failure.
 fn missed(error: kube::Error) -> Failure {
     let failure = Failure::from(error);
     if failure.code == Some(0) {

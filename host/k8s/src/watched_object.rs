@@ -38,7 +38,7 @@ where
         self.index.read()?.values().next()
     }
 
-    /// Waits for the next change. Dropping the future loses none.
+    /// Waits for the next change. Dropping the future loses no change.
     pub async fn changed(&mut self) {
         loop {
             let event = self.watch.next_or_log(self.what).await;

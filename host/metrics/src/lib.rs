@@ -37,7 +37,7 @@ pub struct Count(pub Counter);
 
 impl EncodeMetric for Count {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // In the text format a gauge is a counter without the suffix.
+        // In the text format, a gauge is written like a counter without the suffix.
         encoder.encode_gauge(&i64::try_from(self.0.get()).unwrap_or(i64::MAX))
     }
 
@@ -89,7 +89,7 @@ pub fn count<const N: usize>(family: &Family<Labels, Count>, pairs: [(&'static s
     family.get_or_create(&labels(pairs)).0.inc();
 }
 
-/// Sets a gauge to a number of things.
+/// Sets a gauge to a number, or to the largest value if the number is larger.
 pub fn set(gauge: &Gauge, number: usize) {
     gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
 }

@@ -15,7 +15,7 @@ use leafhost_core::slices::DRIVER;
 use crate::answers::{self, Failure, Kind};
 use crate::slices::count;
 
-/// Timeout of a request; the kubelet waits for some of them.
+/// Timeout of a request; the kubelet waits for the answers to some.
 const REQUEST: Duration = Duration::from_secs(5);
 
 /// Reader of claims. The client must not retry requests by itself.

@@ -24,14 +24,14 @@ use index::ConfigurationIndex;
 
 /// Name of the file that keeps the reserved resource names of namespaces.
 const NAMES: &str = "names.json";
-/// Delays before the objects are listed again because objects beyond a cap may be taken now: before the first such list, and between later
-/// ones. A user who deletes and creates objects again and again causes no more lists than that.
+/// Delay before the Configurations are listed again because some that exceeded a cap may fit now.
 const LIST_FIRST: Duration = Duration::from_secs(1);
+/// Minimum interval between two such lists, so that a user who deletes and creates objects repeatedly causes no more of them.
 const LIST_AGAIN: Duration = Duration::from_mins(5);
 
-/// Watches the Configurations of a cluster. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The file
-/// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is unreachable; a file beside it
-/// keeps the names.
+/// Watches the Configurations of a cluster. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The
+/// file `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is unreachable; a file
+/// beside it keeps the reserved resource names.
 pub fn follow(
     client: Client,
     namespaces: BTreeSet<String>,

@@ -37,12 +37,12 @@ pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
 const AT_ONCE: usize = 4;
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Time to wait for the API server at the start before the other sources of handlers count alone.
+/// Maximum wait for the API server at the start; after it, the agent uses the other sources of handlers alone.
 const START: Duration = Duration::from_secs(15);
 /// Number of nodes to assume if the API server does not report it.
 const NODES: u64 = 100;
 
-/// Watched handlers.
+/// Source of the handlers in watched ConfigMaps.
 pub struct KubeHandlers {
     set: watch::Receiver<Arc<SourceSet>>,
     disk: Arc<Disk>,
@@ -170,7 +170,7 @@ impl Task {
             Event::InitDone => {
                 self.objects.failure = None;
                 if self.spread.is_none() {
-                    // Counted only once: if the cluster has grown tenfold since, status 429 slows the requests down.
+                    // Counts the nodes only once: even if the cluster grows tenfold later, status 429 slows the requests down.
                     let nodes = nodes::count(&self.nodes).await;
                     self.spread = Some(spread(nodes.unwrap_or(NODES)));
                 }
@@ -230,7 +230,7 @@ impl Task {
         kept.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
-    /// Removes the files that are no longer needed from disk.
+    /// Deletes the files of ConfigMaps that are no longer needed.
     async fn clean(&mut self) {
         let (disk, held) = (Arc::clone(&self.disk), self.objects.held());
         if spawn_blocking(move || disk.keep_only(&held)).await.is_err() {
@@ -256,7 +256,7 @@ fn spread(nodes: u64) -> Duration {
     few.max(many).min(Duration::from_mins(1))
 }
 
-/// Returns a random moment within that time.
+/// Returns a random moment within `spread` from now.
 fn soon(spread: Option<Duration>) -> Instant {
     let spread = spread.unwrap_or_default();
     Instant::now() + spread.mul_f64(rand::rng().random_range(0.0..1.0))

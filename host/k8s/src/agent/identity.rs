@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::answers::{self, Failure};
 use crate::memory;
 
-/// Timeout of each of the two requests.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
@@ -43,8 +43,8 @@ pub enum IdentityError {
     Final(String),
 }
 
-/// Asks the API server for the identity. `node_name` is the operator's flag. While the API server is unreachable, the file `memory` supplies the
-/// identity of an earlier agent; the first agent of a node waits, and `waits` gets the reason.
+/// Asks the API server for the identity. `node_name` is the value of `--node-name`. While the API server is unreachable, the file `memory`
+/// supplies the identity of an earlier agent; the first agent of a node waits, and `waits` gets the reason.
 pub async fn identify(
     client: &Client,
     node_name: Option<&str>,

@@ -32,12 +32,12 @@ use crate::{manifest, memory, nodes};
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 16;
-/// Time within which nodes that see a new device together create its Instance, each at a random moment; the others then join the Instance
-/// of the first.
+/// Period in which nodes that see a new shared device at the same time create its Instance, each at a random moment; all but the first then
+/// join the existing Instance.
 const SPREAD: Duration = Duration::from_secs(1);
 /// Timeout of a write with all its reads. A write that hangs delays the others of its batch at most that long.
 const CHANGE: Duration = Duration::from_secs(4);
-/// Field manager of every agent: a shared one, or the object would grow with the number of nodes.
+/// Field manager of all agents. With one for each agent, an Instance would grow with the number of nodes.
 const MANAGER: &str = "leafhost";
 
 /// Instances that concern one node.
@@ -52,13 +52,13 @@ struct Shared {
     resource: ApiResource,
     node: String,
     state: Mutex<State>,
-    /// Number of signs that the store has gone back to an earlier state; the watches then list again.
+    /// Number of times that the API server was found to have returned to an earlier state; the watches then list again.
     restored: watch::Sender<u64>,
 }
 
 struct State {
     view: InstanceView,
-    /// Watches that have not ended their first list.
+    /// Watches that have not completed their first list.
     unread: BTreeSet<Scope>,
     /// Fields that the API server drops from Instances, by uid, if the installed definition is Akri's, which lacks them.
     pruned: BTreeMap<String, Pruned>,
@@ -121,7 +121,7 @@ impl KubeInstances {
     }
 }
 
-/// Sleeps for this node's random delay if other nodes may create the same Instance now.
+/// Sleeps for a random delay if other nodes may be creating the same Instance.
 async fn spread(change: &Change) {
     if let Change::Create(instance) = change
         && instance.spec.shared
@@ -150,7 +150,7 @@ impl InstanceStore for KubeInstances {
         written
     }
 
-    /// Lists without a version, for which the API server asks its database; the watches may lag behind, or be interrupted.
+    /// Lists without a resource version, so that the API server reads its database; the watches may lag behind, or be interrupted.
     async fn refresh(&self) -> Result<(), String> {
         let api: Api<events::Object> =
             Api::all_with(self.shared.client.clone(), &self.shared.resource);
@@ -198,7 +198,7 @@ impl Shared {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
-    /// Publishes the current state; Instances only once all watches have been read.
+    /// Publishes the current state; includes Instances only once all watches have completed their first list.
     fn publish(&self) {
         let state = self.state();
         let is_read = state.unread.is_empty();
@@ -227,7 +227,7 @@ impl Shared {
         self.state().interrupted.insert(scope, why);
     }
 
-    /// Takes an object into the view; returns it as the agent knows it.
+    /// Takes an object into the view; returns it with the fields that the API server has dropped.
     fn observe(&self, object: InstanceObject) -> Arc<Instance> {
         let mut instance = instance::into_instance(object);
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Lock of this agent's node: follows the pod for which the node is locked, and unlocks the node once that pod no longer needs it.
+//! Lock of this agent's node: follows the pod for which the node is locked, and unlocks the node once that pod no longer needs the lock.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -148,7 +148,7 @@ async fn run(
     }
 }
 
-/// Groups the wanted objects by kind and namespace. Groups with the first objects are watched.
+/// Groups the wanted objects by kind and namespace. The groups of the objects with the first ranks are watched.
 fn targets(wanted: &Wanted) -> Vec<WatchTarget> {
     let mut targets: Vec<(usize, WatchTarget)> = Vec::new();
     // The objects are sorted by kind and namespace.

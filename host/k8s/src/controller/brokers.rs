@@ -1,4 +1,4 @@
-//! Inputs of brokers, as the controller sees them in the cluster, and the writes of brokers.
+//! Objects of brokers, as the controller sees them in the cluster, and the writes to them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct KubeBrokers {
 }
 
 impl KubeBrokers {
-    /// Watches the objects of brokers. `manifests` shows their Configurations.
+    /// Watches the objects of brokers. `manifests` receives their Configurations.
     pub fn watch(
         client: &Client,
         manifests: watch::Receiver<Arc<ManifestSet>>,

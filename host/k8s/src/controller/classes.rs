@@ -34,7 +34,7 @@ const MAX_RESOURCE: usize = 63;
 /// Maximum length of a class name.
 const MAX_NAME: usize = 253;
 
-/// Writes the classes until it is cancelled. Writes nothing while this process is not the leader.
+/// Writes the classes until the future is dropped. Writes nothing while this process is not the leader.
 pub async fn keep(
     client: Client,
     ClusterViews {
@@ -53,7 +53,7 @@ pub async fn keep(
     if configurations.wait_for(is_wanted).await.is_err() {
         return std::future::pending().await;
     }
-    // The watch covers all classes, since a foreign one may have to go first.
+    // The watch covers all classes, since one of another owner may have to be deleted first.
     let watch = Watch::new(api.clone());
     let mut reconciler = Reconciler::new(Ours, api, watch);
     let mut logged = None;
@@ -90,7 +90,7 @@ pub async fn keep(
     }
 }
 
-/// Returns the Configurations whose devices the scheduler allocates; true if the Configuration owns its name and so gets the class.
+/// Returns the Configurations whose devices the scheduler allocates; each with true if it owns its name and so gets the class.
 fn owned(
     configurations: &ConfigurationStates,
     names: &NameSet,

@@ -228,7 +228,7 @@ impl Cluster for KubeCluster {
     }
 }
 
-/// Removes the nodes, then deletes the Instance: the policies allow the controller to delete only an Instance that no node sees.
+/// Removes the nodes from an Instance, then deletes it: the policies allow the controller to delete only an Instance that no node sees.
 async fn delete(
     api: &Api<InstanceObject>,
     base: &Instance,

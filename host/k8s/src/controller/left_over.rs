@@ -1,4 +1,4 @@
-//! Checks whether an earlier run has left objects of a kind that this one may not need at all.
+//! Checks whether an earlier run has left objects of a kind that this run may not need at all.
 
 use std::fmt::Debug;
 use std::time::Duration;

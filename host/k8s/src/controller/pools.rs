@@ -40,7 +40,7 @@ const NAMED: usize = 5;
 /// Values of the label `kubernetes.io/hostname` by node; `None` until the nodes were listed.
 pub type Hostnames = Option<Arc<BTreeMap<String, String>>>;
 
-/// Writes the slices until it is cancelled. Writes nothing while this process is not the leader.
+/// Writes the slices until the future is dropped. Writes nothing while this process is not the leader.
 pub async fn keep(client: Client, views: ClusterViews, hostnames: watch::Receiver<Hostnames>) {
     let (sender, nodes) = watch::channel(None);
     let mut configurations = views.configurations.clone();
@@ -148,14 +148,15 @@ impl PoolTask {
         }
     }
 
-    /// Returns the Configurations whose devices the scheduler allocates, each true if it evicts pods, or `None` while they are unknown.
+    /// Returns the Configurations whose devices the scheduler allocates, each with true if it evicts pods, or `None` while they are
+    /// unknown.
     fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, bool>> {
         let known = self.views.configurations.borrow_and_update();
         let all = known.dra().map(|(key, state)| (key.clone(), state.evicts));
         known.complete.then(|| all.collect())
     }
 
-    /// Probes the API server if that is due.
+    /// Probes which slice fields the API server keeps, if a probe is due.
     async fn ask(&mut self) {
         if self.asked.next.is_some_and(|next| next > Instant::now()) {
             return;
@@ -226,7 +227,7 @@ impl PoolTask {
     }
 }
 
-/// Returns the slices of all pools; slices found of other pools are not wanted.
+/// Returns the wanted slices of all pools. Existing slices of other pools are not among them, so they are deleted.
 fn all_slices(
     pools: &Pools,
     found: &BoundedStore<ResourceSlice>,
@@ -250,7 +251,7 @@ fn all_slices(
     all
 }
 
-/// Reconciler of the slices of all pools. Only the controller writes them, and a pool has as many as its devices need.
+/// Rules for the slices of all pools. Only the controller writes them, and a pool has as many as its devices need.
 struct SharedSlices;
 
 impl Reconcile for SharedSlices {

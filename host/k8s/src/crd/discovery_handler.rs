@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerSpec {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// The handler's own name, as in spec.discoveryHandler.name of a Configuration.
     pub handler: String,
@@ -26,27 +26,28 @@ pub struct DiscoveryHandlerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
-    /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
+    /// Waiting: no Configuration names the handler. Active: at least one Configuration gets answers. Offline: none does.
     pub phase: HandlerPhase,
-    /// Time since when it has this phase, RFC 3339.
+    /// Time since which the handler has this phase, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Number of devices that it finds for all Configurations together.
+    /// Number of devices that the handler finds for all Configurations together.
     #[serde(default)]
     pub devices: u32,
-    /// Number of objects that it saw and did not take, for all Configurations together.
+    /// Number of objects that the handler saw and did not take, for all Configurations together.
     #[serde(default)]
     pub skipped: u32,
-    /// Number of its devices and requests that the agent denied, for all Configurations together.
+    /// Number of devices and requests of the handler that the agent denied, for all Configurations together.
     #[serde(default)]
     pub denied: u32,
-    /// The first problem of all. If there is none, what was denied first, or skipped for a Configuration without devices.
+    /// First problem of all sources and Configurations. If there is none, the first denied entry, or the first skipped entry of a
+    /// Configuration without devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The components and external handlers that have this name.
+    /// Components and external handlers that have the handler's name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceReport>,
-    /// The Configurations that name it.
+    /// Configurations that name the handler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configurations: Vec<ConfigurationReport>,
 }
@@ -65,7 +66,7 @@ pub enum SourceKind {
 /// One component, or one external handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceReport {
-    /// The file, such as udev.wasm; of an external handler its name and where it serves.
+    /// Name of the file, such as `udev.wasm`; for an external handler, its name and its endpoint.
     pub name: String,
     /// Kind of the source.
     #[serde(default)]
@@ -78,11 +79,11 @@ pub struct SourceReport {
 /// One Configuration that names the handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationReport {
-    /// Its namespace.
+    /// Namespace of the Configuration.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Configuration.
     pub name: String,
-    /// Devices that the handler finds for it, and its problems.
+    /// Devices that the handler finds for the Configuration, and problems.
     #[serde(flatten)]
     pub configuration: ReportedConfiguration,
 }

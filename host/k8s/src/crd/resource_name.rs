@@ -13,6 +13,6 @@ use serde::{Deserialize, Serialize};
     schema = "disabled"
 )]
 pub struct ResourceNameSpec {
-    /// The namespace.
+    /// Namespace for which the name is reserved.
     pub namespace: String,
 }

@@ -1,5 +1,5 @@
-//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer changed the object.
-//! Pure.
+//! Converts edits to a JSON Patch. Each edit tests the state that it assumes, so that the patch fails if another writer has changed that
+//! state, and changes nothing else. Pure.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ fn operations(base: &Instance, edits: &[Edit], is_whole: bool) -> Option<Value> 
         patch.turn(&now.metadata.labels);
     }
     if patch.is_whole {
-        // No other writer changes the object before the patch, so the count is right.
+        // The patch fails if another writer changes the object first, so the count is right.
         let used = now.used();
-        // A scheduler may not write the status; an agent counts the slots that it has reserved.
+        // A scheduler may not write the status; an agent later counts the slots that the scheduler has reserved.
         let reserves =
             |edit: &Edit| matches!(edit, Edit::Slot { reserved, .. } if reserved.is_some());
         let is_reserved = edits.iter().any(reserves);

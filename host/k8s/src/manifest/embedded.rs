@@ -8,10 +8,10 @@ use serde_json::Value;
 
 /// Maximum number of problems reported for one field.
 pub const MOST: usize = 16;
-/// Version of Kubernetes whose types these are, by the features of `k8s-openapi`.
+/// Version of Kubernetes that has these types, as the feature of `k8s-openapi` selects it.
 const KNOWN: &str = "1.37";
 
-/// Returns the parts of a spec that Kubernetes would not read, each with its field.
+/// Returns the problems of the parts of a spec that Kubernetes would ignore or could not read, each with its field.
 pub fn problems(spec: &Value) -> Vec<String> {
     let fields = checked(spec).into_iter();
     fields
@@ -19,7 +19,7 @@ pub fn problems(spec: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns the problems for which a field cannot be read as its Kubernetes type at all.
+/// Returns the problems because of which a whole field cannot be read as its Kubernetes type.
 pub fn unreadable(spec: &Value) -> Vec<String> {
     checked(spec).into_iter().filter_map(Result::err).collect()
 }
@@ -33,8 +33,8 @@ fn checked(spec: &Value) -> [Result<Vec<String>, String>; 4] {
     ]
 }
 
-/// Checks a field of the spec, given by a dotted path, against a Kubernetes type. Returns the problems of its parts; the error is the problem
-/// for which nothing of the field can be read.
+/// Checks a field of the spec, given by a dotted path, against a Kubernetes type. Returns the problems of unknown fields in it; the error
+/// is the problem because of which the whole field cannot be read.
 fn check<T: DeserializeOwned>(spec: &Value, field: &str) -> Result<Vec<String>, String> {
     let value = field
         .split('.')

@@ -1,8 +1,8 @@
 //! Patches that remove the marks of Akri's agents from Configurations and Instances, and that restore the state those agents need. Pure.
 //!
-//! Each change is a JSON merge patch with the version that was seen, so that it fails if another writer changed the object. Field managers
-//! matter to Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes only fields
-//! that it set itself.
+//! Each change is a JSON merge patch with the resource version that was seen, so that it fails if another writer changed the object. Field
+//! managers matter to Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes
+//! only fields that it set itself.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub fn take_instance(instance: &DynamicObject) -> Option<Value> {
     unmark(instance, kept)
 }
 
-/// Returns the entries that are not Akri's, or `None` if no entry is.
+/// Returns the entries that are not Akri's, or `None` if none of them is Akri's.
 fn managers_but(
     object: &DynamicObject,
     is_akris: impl Fn(&ManagedFieldsEntry) -> bool,
@@ -87,8 +87,8 @@ fn unmark(object: &DynamicObject, managers: Option<Vec<ManagedFieldsEntry>>) -> 
 }
 
 /// Returns the patch that prepares an Instance for Akri's agents, if it needs one: each agent becomes the manager of its own entry of
-/// `nodes` and of its own slots, so that it can remove them, and no other manager remains. Slots beyond the capacity are removed, since
-/// Akri's agents could not read the Instance.
+/// `nodes` and of its own slots, so that it can remove them, and no other manager remains. Slots beyond the capacity, or with an invalid
+/// holder, are removed, since Akri's agents could not read an Instance with such slots.
 pub fn give_instance(instance: &DynamicObject) -> Option<Value> {
     let spec = instance.data.get("spec")?;
     let capacity = spec.get("capacity").and_then(Value::as_u64);
@@ -171,7 +171,7 @@ fn versioned(seen: &ObjectMeta, mut metadata: Map<String, Value>) -> Value {
     json!({"metadata": metadata})
 }
 
-/// Returns an entry of an Instance without any other manager.
+/// Returns the entry for an Instance that would have no other manager.
 fn own_entry() -> ManagedFieldsEntry {
     entry(MANAGER, "Update", &json!({"f:configurationName": {}}))
 }

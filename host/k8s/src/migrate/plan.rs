@@ -1,4 +1,4 @@
-//! Plans the migration from the state of the cluster. Pure: after any part of a plan has been executed, the rest follows in the same way.
+//! Plans the migration from the state of the cluster. Pure: after some steps of a plan were executed, a new plan has the remaining ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ pub struct ClusterState {
 pub struct Plan {
     /// Summary of the installation of Akri, one line each.
     pub found: Vec<String>,
-    /// True if Akri's agents exist and are stopped.
+    /// True if a `DaemonSet` of Akri is stopped.
     pub is_akri_stopped: bool,
     /// Problems to solve before the migration.
     pub blockers: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Configurations as YAML with their names, for a caller whose handlers can check them.
     pub configurations: Vec<(String, String)>,
-    /// Steps in this order.
+    /// Steps in the order of their execution.
     pub steps: Vec<Step>,
 }
 
@@ -180,7 +180,7 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
         ));
     }
     let mut agents = seen.daemon_sets.iter();
-    // Akri's agents are started last. Objects they have written since are theirs.
+    // Akri's agents are started last. Once they run, the objects belong to them.
     if !agents.any(|one| is_of(one.meta(), &[Part::Agent]) && !is_stopped(one)) {
         give_objects(seen, &mut plan);
     }
@@ -374,7 +374,8 @@ pub(super) fn pods(seen: &ClusterState, parts: &[Part]) -> (Vec<String>, Vec<Str
     (names(waits), names(left))
 }
 
-/// Returns true if the end of a pod is waited for. A pod without a node has no process yet, and ends at once.
+/// Returns true if the migration waits for the end of a pod: its node is Ready, or it has none. A pod without a node has no process yet,
+/// and ends at once.
 pub(super) fn is_waited_for(pod: &Pod, ready: &BTreeSet<String>) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     node.is_none_or(|node| ready.contains(node))

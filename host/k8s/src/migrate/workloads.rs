@@ -13,7 +13,8 @@ const STOPPED: &str = "leafhost.dev/akri-stopped";
 /// Annotation of a stopped Deployment with its number of replicas.
 const REPLICAS: &str = "leafhost.dev/replicas";
 
-/// Returns the patch that turns the webhooks off or on again, unless they are so already. While off, they select no object.
+/// Returns the patch that turns the webhooks off or on again, or `None` if they are in that state already. While they are off, they select
+/// no object.
 pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Value> {
     let mut all = hooks.webhooks.clone().unwrap_or_default();
     for hook in &mut all {

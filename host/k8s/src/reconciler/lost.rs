@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::backoff;
 
-/// Lifetime after which an object's series of deletions ends.
+/// Time without a deletion after which an object's series of deletions ends.
 const STAYED: Duration = Duration::from_mins(10);
 
 /// Series of deletions by object name.

@@ -30,10 +30,10 @@ use crate::{backoff, certificates, until};
 
 /// Time limit for a request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Interval between two checks of whether the certificate ends soon.
+/// Interval between two checks of whether the certificate expires soon.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// Maintains the Secret, and sends the TLS configuration to serve with, until it is cancelled.
+/// Maintains the Secret, and sends the TLS configuration to serve with, until the future is dropped.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(client, &names.namespace);
     let mut task = CertificateTask {
@@ -81,7 +81,8 @@ struct CertificateTask {
 }
 
 impl CertificateTask {
-    /// Adds to the Secret what it lacks, and serves with what it has. The Secret itself must exist.
+    /// Adds a CA or a certificate to the Secret if it has none or the certificate expires soon, and serves with a certificate that is
+    /// valid. The Secret itself must exist.
     async fn settle(&mut self) -> Result<(), Failure> {
         if !self.secret.is_read() {
             return Ok(());
@@ -115,8 +116,8 @@ impl CertificateTask {
     }
 }
 
-/// Returns a Secret that was deleted and created again, with its former content, because kube-schedulers trust that CA. To get a new CA, a user
-/// empties the Secret.
+/// Returns the Secret with its former content if it was deleted and created again without content, because kube-schedulers trust the former
+/// CA. To get a new CA, a user empties the Secret.
 fn as_before(served: &Secret, secret: &Secret) -> Option<Secret> {
     let is_empty = secret.data.as_ref().is_none_or(BTreeMap::is_empty);
     (is_empty && served.metadata.uid != secret.metadata.uid).then(|| {

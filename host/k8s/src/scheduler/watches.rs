@@ -49,7 +49,7 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
     }
 }
 
-/// Watches, without end, the pods that ask for devices.
+/// Watches the pods that ask for devices, without end.
 pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = Vec::new();

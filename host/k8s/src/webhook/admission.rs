@@ -29,13 +29,13 @@ pub enum InvalidReview {
     NoRequest,
 }
 
-/// Question of the API server about one object.
+/// Request of the API server to review one object.
 #[derive(Debug)]
 pub struct Review {
     request: AdmissionRequest<DynamicObject>,
 }
 
-/// An object that the controller writes.
+/// Object of a broker that the controller writes.
 #[derive(Debug)]
 pub struct Broker {
     /// Kind of the object.
@@ -50,7 +50,7 @@ impl Review {
     /// Reads the body that the API server posts.
     pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
         let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
-        // The answer has the version of the question.
+        // The answer has the API version of the request.
         let request = review.try_into().map_err(|_| InvalidReview::NoRequest)?;
         Ok(Self { request })
     }
@@ -109,8 +109,8 @@ impl Review {
         self.request.old_object = None;
     }
 
-    /// Returns the fields of the broker and the services that Kubernetes would not read, and the variables that agents would not set for
-    /// workloads, or the problems of parameters if the object is not a Configuration.
+    /// Returns the problems of a Configuration: fields of the broker and the services that Kubernetes would not read, and variables that
+    /// agents would not set for workloads. For any other object, returns the problems of its parameters.
     pub fn problems(&self) -> Vec<String> {
         let Some(spec) = self.spec() else {
             return self.parameters();
@@ -120,8 +120,8 @@ impl Review {
         problems
     }
 
-    /// Returns warnings about annotations of the Configuration that have no effect: misspelt names, and invalid values. They are no problems,
-    /// because agents keep the values from before.
+    /// Returns warnings about annotations of the Configuration that have no effect: misspelt names, and invalid values. They are not
+    /// problems, because agents keep the last valid values.
     pub fn warnings(&self) -> Vec<String> {
         let object = self
             .request

@@ -32,7 +32,7 @@ use crate::{backoff, certificates, until};
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time between publishing a new certificate and serving with it in place of another; the API server's own copies are current by then.
 const PROPAGATION: Duration = Duration::from_secs(10);
-/// Interval between two checks whether the certificate expires soon.
+/// Interval between two checks of whether the certificate expires soon.
 const LOOK: Duration = Duration::from_hours(1);
 
 /// Certificate that the webhook serves with.
@@ -44,7 +44,7 @@ pub struct Serving {
     pub is_published: bool,
 }
 
-/// Maintains the certificate until it is cancelled. `webhook` is the name of the `ValidatingWebhookConfiguration`.
+/// Maintains the certificate until the future is dropped. `webhook` is the name of the `ValidatingWebhookConfiguration`.
 pub async fn keep(
     client: Client,
     names: Names,

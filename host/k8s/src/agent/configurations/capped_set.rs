@@ -1,7 +1,7 @@
 //! Chooses the objects that an agent takes if there are more than it can serve, with caps per namespace and in total. Pure.
 //!
-//! Objects that were taken before come first, then the oldest. So a new object never displaces a serving one of another user, and no
-//! namespace exceeds its share. The memory is bounded also while a list is read.
+//! Objects that were taken before come first, then the oldest. So a new object never displaces one of another user that is in use, and no
+//! namespace exceeds its share. The use of memory is bounded while a list is read, too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -121,7 +121,7 @@ pub struct CappedSet<T> {
     /// Size of all taken objects.
     bytes: usize,
     left_out: BTreeMap<String, LeftOutGroup>,
-    /// Number of left-out objects with a name.
+    /// Number of left-out objects, in all namespaces, that are recorded by name.
     named: usize,
 }
 
@@ -143,7 +143,7 @@ impl<T> CappedSet<T> {
         held.into_iter().map(|(_, held)| &held.value)
     }
 
-    /// Returns the left-out objects that are named.
+    /// Returns the left-out objects that are recorded by name, each with its namespace and name.
     pub fn left_out(&self) -> impl Iterator<Item = (&str, &str, &LeftOut)> {
         self.left_out.iter().flat_map(|(namespace, others)| {
             let named = others.named.iter();

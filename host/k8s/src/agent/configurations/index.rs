@@ -1,6 +1,6 @@
-//! Book of the Configurations that were read, and of the set that serves. Pure.
+//! Keeps the Configurations that were read, and computes the set that the agent serves. Pure.
 //!
-//! Kept without an `crate::index`, because a list is bounded while it is read, by the ranks of the objects that were taken before.
+//! Does not use `crate::index`, because the ranks of the objects that were taken before bound a list while it is read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const UNUSED: [&str; 3] = [
 #[derive(Debug, Default)]
 pub struct ConfigurationIndex {
     taken: CappedSet<Entry>,
-    /// Objects of the list so far.
+    /// Objects read so far of the current list, if there is one.
     listing: Option<CappedSet<Entry>>,
     is_complete: bool,
     /// True while the objects are those of an earlier agent.
@@ -125,8 +125,8 @@ impl ConfigurationIndex {
         })
     }
 
-    /// Returns the set that serves. A Configuration whose values are still being read serves as in `before`. The owners of `names` must be
-    /// known, or a Configuration could get the devices of another namespace.
+    /// Returns the set that the agent serves. A Configuration whose values are still being read stays as it is in `before`. The set is
+    /// complete only once `names` are known: without them, a Configuration could get the devices of another namespace.
     pub fn set(
         &self,
         namespaces: &BTreeSet<String>,
@@ -180,7 +180,7 @@ impl ConfigurationIndex {
         self.tell_left_out(&mut set);
         set.complete = self.is_complete && names.is_known && (before.complete || !is_pending);
         if !set.complete && !self.is_remembered {
-            // Some values are not read yet, so nothing may be concluded from the set.
+            // The list, the names or some values are not read yet, so nothing may be concluded from the set.
             set.accepted.clear();
         }
         set

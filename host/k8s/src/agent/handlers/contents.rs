@@ -29,7 +29,7 @@ pub struct Contents {
 pub struct Component {
     /// Key in the ConfigMap.
     pub key: String,
-    /// Digest and grants.
+    /// Digest and grants; `None` if the component is unusable.
     pub version: Option<SourceVersion>,
 }
 

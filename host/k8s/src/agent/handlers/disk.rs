@@ -1,5 +1,5 @@
-//! ConfigMaps on disk, each as the API server returned it, in a file named by its uid. A stored object is not fetched again after a
-//! restart, and serves while the API server is unreachable. Every call blocks.
+//! ConfigMaps on disk, each in a file named by its uid. After a restart, a stored object is fetched again only if it has changed, and it
+//! serves while the API server is unreachable. Every call blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +44,7 @@ impl Disk {
         memory::write(&self.folder.join(uid), object)
     }
 
-    /// Removes all other objects, and temporary files left by a crash.
+    /// Removes all objects except those with these `uids`, and temporary files left by a crash.
     pub fn keep_only(&self, uids: &BTreeSet<String>) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for entry in entries {

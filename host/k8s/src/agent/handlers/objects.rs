@@ -1,4 +1,4 @@
-//! State of the ConfigMaps with handlers: the known objects, when each is to be fetched, and the set of sources that they make. Pure.
+//! State of the ConfigMaps with handlers: the known objects, the time of the next fetch of each, and the resulting set of sources. Pure.
 //!
 //! Does not use `crate::index`, because a list has only metadata, and fetched contents outlive it.
 
@@ -80,7 +80,7 @@ impl Meta {
 }
 
 impl Object {
-    /// Returns true if the held contents are as new as the metadata. Versions of one resource are increasing numbers.
+    /// Returns true if the held contents are at least as new as the metadata. Resource versions of one resource are increasing numbers.
     fn is_current(&self) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let number = |version: &str| version.parse::<u64>().ok();
@@ -163,7 +163,7 @@ impl Objects {
         self.used().filter_map(|(_, object)| object.due).min()
     }
 
-    /// Takes at most `most` names of objects that are due, so that these objects are no longer due.
+    /// Returns the names of at most `most` objects that are due; these objects are no longer due.
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<String> {
         let is_due = |object: &Object| object.due.is_some_and(|due| due <= now);
         let due = self.used().filter(|(_, object)| is_due(object));
@@ -188,7 +188,7 @@ impl Objects {
         }
     }
 
-    /// Records a failed fetch. `wait` is the time for which the API server asks for no requests.
+    /// Records a failed fetch. `wait` is the delay that the API server asked for.
     pub fn failed(&mut self, name: &str, message: String, wait: Duration) {
         if let Some(object) = self.by_name.get_mut(name) {
             object.failures = object.failures.saturating_add(1);
@@ -217,7 +217,7 @@ impl Objects {
         objects.into_iter().take(MOST)
     }
 
-    /// Returns true once each object, or the list, was read or has failed.
+    /// Returns true once the watch has failed, or once the objects were listed and each was read or has failed.
     pub fn is_settled(&self) -> bool {
         let is_tried = |object: &Object| object.held.is_some() || object.problem.is_some();
         self.failure.is_some() || (self.listed && self.used().all(|(_, object)| is_tried(object)))

@@ -55,7 +55,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
     let (mut failures, mut again) = (0_u32, None);
-    // Set while there is a change to publish.
+    // Time of the next publication; set while there is a change to publish.
     let mut publication: Option<Instant> = None;
     let mut earliest = Instant::now();
     loop {
@@ -80,7 +80,8 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
             }
             () = until(due) => {
                 publication = None;
-                // An object that has lost its label still exists. If the API server does not answer, no other event reports the object.
+                // An object that left a watch may only have lost its label, so each is looked up, and again while the API server does not
+                // answer: no other event reports it.
                 if again.is_none_or(|again| again <= Instant::now()) {
                     let looks = gone.into_iter();
                     let looks = looks.map(|(key, uid)| look_for(shared, key, uid));
@@ -98,7 +99,8 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     }
 }
 
-/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older; then returns true.
+/// Handles the end of a list. Returns true if the list shows that the database was restored: the list is older than known versions, and so
+/// is the database. If only the list is older, the server that answered lags behind, and newer objects stay.
 async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) -> bool {
     let overtaken = shared.state().view.overtaken(scope, listed);
     let is_restored = match overtaken {
@@ -121,7 +123,7 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
     is_restored
 }
 
-/// Asks the database for its current version.
+/// Returns the current resource version of the database, or `None` if the API server does not answer.
 async fn current(api: &Api<Object>) -> Option<u64> {
     let least = ListParams::default().limit(1);
     let answer = answers::within(REQUEST, api.list(&least)).await.ok()?;

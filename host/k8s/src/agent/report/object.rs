@@ -124,7 +124,7 @@ impl Reconcile for Owner {
 
     const LOST: &'static str = "it is deleted again and again; find out who deletes it, or whether its Node exists: kubectl get nodes";
 
-    /// Leaves an object of another node that a user gave this node's label to that node.
+    /// Returns true if the object belongs to this node. A user may have set this node's label on an object of another node.
     fn is_own(&self, found: &DiscoveryHandler) -> bool {
         found.spec.node == self.node
     }
@@ -152,7 +152,8 @@ impl Reconcile for Owner {
         (right != *found).then_some(right)
     }
 
-    /// Holds a wanted object whole. Of an unwanted object, or one beyond a node's share, holds only the fields that another write needs.
+    /// Holds a wanted object with all fields. Of an unwanted object, or one beyond a node's share, holds only the fields that a later write
+    /// needs.
     fn hold(
         &self,
         held: &mut BoundedStore<DiscoveryHandler>,
@@ -183,7 +184,7 @@ impl Reconcile for Owner {
 
 fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let count = reported.sources.len().clamp(1, MAX_SOURCES);
-    // Four texts and the grants.
+    // Each source has four texts and its grants.
     let longest = MAX_TEXT.min(MAX_SOURCE_TEXTS / (count * (4 + MAX_GRANTS)));
     let mut listed: Vec<_> = reported.sources.iter().collect();
     listed.sort_by_key(|(_, source)| source.problem.is_none());

@@ -53,9 +53,9 @@ impl Holder for ConfigMap {
     }
 }
 
-/// Sends the outcome of each read. Never returns.
+/// Sends the outcome of each read until the receiver of `messages` is dropped.
 ///
-/// If the agent may not watch, each attempt to do so is followed by a read of all objects, in the end every 30 s.
+/// If the agent may not watch, each attempt to do so is followed by a read of all objects, eventually every 30 s.
 pub async fn follow<K: Holder>(
     client: Client,
     target: WatchTarget,
@@ -66,7 +66,7 @@ pub async fn follow<K: Holder>(
         client,
         &target.namespace,
     ));
-    // For one object, rights to that name alone are enough.
+    // For a single object, permissions for its name alone are enough.
     if let Some(name) = target
         .names
         .keys()
@@ -85,7 +85,7 @@ pub async fn follow<K: Holder>(
     let mut again = Instant::now();
     loop {
         let (is_waiting, mut is_due) = (!due.is_empty(), false);
-        // Several changes of an object that come together are one read.
+        // Several changes of an object that arrive together cause only one read.
         let take = |event: Result<Event<PartialObjectMeta<K>>, Failure>| match event {
             Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => {}
             Ok(Event::InitDone) | Err(_) => {

@@ -42,7 +42,7 @@ impl Found {
         });
     }
 
-    /// Returns true once the value was read or has failed.
+    /// Returns true once reading the value has succeeded or failed.
     pub fn has(&self, reference: &Reference<'_>) -> bool {
         let read = self.0.get(&Object::of(reference));
         read.is_some_and(|(want, _)| want.keys.contains(reference.key))
@@ -73,7 +73,8 @@ impl Found {
         self.0.insert(object, (want.clone(), known));
     }
 
-    /// Returns the values if there is room for them. If all namespaces together exceed the bound, the first objects stay.
+    /// Returns the values if there is room for them, or the reason why there is none. If all namespaces together exceed the bound, the
+    /// objects with the first ranks keep their values.
     fn fit(&mut self, object: &Object, want: &Want, keys: Keys) -> Known {
         let size = size(&keys);
         let of_namespace = self.held(object, |other| other.namespace == want.namespace);
@@ -96,7 +97,7 @@ impl Found {
         Known::Keys(keys)
     }
 
-    /// Returns the number of bytes held for other objects for which `counts` is true.
+    /// Returns the size in bytes of the values held for all objects but `object` for which `counts` is true.
     fn held(&self, object: &Object, counts: impl Fn(&Want) -> bool) -> usize {
         let others = self.0.iter();
         let others = others.filter(|(other, (want, _))| *other != object && counts(want));

@@ -1,7 +1,7 @@
 //! Chooses which Secrets and `ConfigMap`s are read if Configurations name more than an agent reads. Pure.
 //!
-//! An object counts for a namespace of a Configuration that names it, so that the names of one user never displace those of another.
-//! Objects that are read already come first.
+//! An object counts towards the limit of one namespace whose Configurations name it, so that the objects of one user never displace those
+//! of another. Objects that are already being read come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub const MAX_OBJECTS: usize = 1_000;
 /// Maximum number of objects read for the Configurations of a namespace.
 pub const MAX_OF_NAMESPACE: usize = 250;
 
-/// Wanted objects.
+/// Objects to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     objects: BTreeMap<Object, Want>,
@@ -27,7 +27,7 @@ pub struct Wanted {
 pub struct Want {
     /// Wanted keys.
     pub keys: BTreeSet<String>,
-    /// Namespace for which the object counts.
+    /// Namespace towards whose limit the object counts.
     pub namespace: String,
     /// Rank of the object among all.
     pub rank: usize,
@@ -108,7 +108,7 @@ impl Wanted {
         self.objects.get(object)
     }
 
-    /// Returns true if the object is read.
+    /// Returns true if the object that `reference` names is one to read.
     pub fn has(&self, reference: &Reference<'_>) -> bool {
         self.objects.contains_key(&Object::of(reference))
     }

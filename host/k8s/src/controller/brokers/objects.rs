@@ -39,14 +39,15 @@ type Parts = Mutex<BTreeMap<Kind, BTreeMap<ObjectKey, Arc<Object>>>>;
 
 /// Follows the objects forever.
 ///
-/// Claim templates are followed once a broker gets its device through a claim or some exist: a cluster without either may lack the API.
+/// Claim templates are followed if some exist at the start, and otherwise once a broker gets its device through a claim: a cluster with
+/// neither may lack the API.
 pub async fn follow(
     client: Client,
     sender: watch::Sender<Arc<ObjectSet>>,
     mut manifests: watch::Receiver<Arc<ManifestSet>>,
 ) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
-    // Pods of jobs have no other label of this API group.
+    // Pods of jobs have this label, but not that of the controller.
     let pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);

@@ -1,4 +1,4 @@
-//! Writes of brokers: an object is created, replaced or deleted only if it is the one that the controller saw.
+//! Writes the objects of brokers. An object is replaced or deleted only if it is the one that the controller saw.
 
 use std::time::Duration;
 
@@ -71,7 +71,8 @@ async fn replace(client: &Client, uid: &str, wanted: &Wanted) -> Result<(), Writ
     answer.map_err(write_error)
 }
 
-/// Replaces the spec of an object, and adds an owner if no owner controls it because the former one was deleted without it.
+/// Replaces the spec of an object. If it has no controlling owner, because the former one was deleted without its dependents, adds the
+/// wanted owner references.
 fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
     let annotations = object.metadata.annotations.get_or_insert_default();
     annotations.insert(MADE_OF_ANNOTATION.to_owned(), made_of.to_owned());
@@ -122,7 +123,8 @@ async fn strictly(
     client.request::<IgnoredAny>(request).await.map(drop)
 }
 
-/// Returns the error of a write. Other failures than of time and version are the broker's, and are shown with it.
+/// Converts a failure to a write error. Failures other than conflicts and missing answers are problems of the broker, and are shown with
+/// it.
 fn write_error(failure: Failure) -> WriteError {
     use answers::Kind;
     let (message, retry_after) = (failure.message, failure.retry_after);

@@ -66,7 +66,7 @@ pub fn watch(
     shown
 }
 
-/// Returns the node of a running pod.
+/// Returns the node of a pod that has a running container and is not being deleted.
 fn node(pod: Pod) -> Option<String> {
     let status = pod.status?;
     let mut containers = status.container_statuses.iter().flatten();
@@ -120,7 +120,7 @@ async fn filter(
 /// Nodes that have reports but no agent.
 #[derive(Debug, Default)]
 struct Absences {
-    /// Start of each node's absence, and time at which its reports are removed.
+    /// Start of each node's absence, and time of the next attempt to remove its reports.
     nodes: BTreeMap<String, (Instant, Instant)>,
 }
 

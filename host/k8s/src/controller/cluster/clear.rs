@@ -1,4 +1,4 @@
-//! Removes the statuses, reports and offers that no process updates any more from a cluster.
+//! Removes from a cluster the statuses, reports, device classes and slices that no process updates any more.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub struct Error {
     why: String,
 }
 
-/// Deletes the reports of all nodes and the device classes and slices of the scheduler, and removes the statuses of all Configurations.
-/// Returns the number of Configurations that had one. Agents and controllers that still run write theirs again.
+/// Deletes the reports of all nodes and the device classes and slices of Leafhost, and removes the statuses of all Configurations. Returns
+/// the number of Configurations that had a status. Agents and controllers that still run write theirs again.
 pub async fn clear(client: &Client) -> Result<usize, Error> {
     let reports: Api<DiscoveryHandler> = Api::all(client.clone());
     let (how, all) = (DeleteParams::default(), ListParams::default());

@@ -1,5 +1,5 @@
-//! Labels of nodes in this API group. The controller sets its own by server-side apply, so that the API server knows them from those of
-//! others.
+//! Node labels of this API group. The controller sets its own labels by server-side apply, so that the managed fields tell them from those
+//! of other writers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,8 @@ fn labels(entry: &ManagedFieldsEntry) -> BTreeSet<String> {
         .collect()
 }
 
-/// Sets these labels of a node, and removes all others that the controller has set. Fails if another writer has set one of them.
+/// Sets these labels of a node, and removes all others that the controller has set. Fails if another writer has set one of them to another
+/// value.
 pub async fn set(client: &Client, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(client.clone());
     let labels: BTreeMap<&str, &str> = labels

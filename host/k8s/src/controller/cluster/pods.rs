@@ -67,7 +67,7 @@ fn state(pod: &Pod) -> PodState {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true));
     let labels = pod.labels();
-    // Pods of a broker's job have only the label of the Instance.
+    // Pods of a broker's job have the label of the Instance, but not that of the controller.
     let is_created = labels
         .get(CONTROLLER_LABEL)
         .is_some_and(|value| value == GROUP);

@@ -1,4 +1,4 @@
-//! Output for users on Configurations: their status, and Events.
+//! Follows Configurations and reports, and writes output for users: the statuses of Configurations, and Events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -37,11 +37,11 @@ const REMEDY: &str = "remove ca.crt and ca.key from it, so that the extender cre
 pub struct Found {
     /// TLS configuration to serve with, if the Secret has a valid certificate.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Secret with a new certificate, if it has none or one that ends soon.
+    /// Secret with a new certificate, if it has no valid one or one that expires soon.
     pub renewed: Option<Secret>,
 }
 
-/// Examines the Secret of an extender with the DNS name `dns`.
+/// Examines the Secret of an extender with the DNS name `dns`, and creates a CA and a certificate for it if needed.
 pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String> {
     let authority = Authority::of(secret)?;
     let key = certificates::read(secret, CHAIN, KEY);
@@ -168,7 +168,8 @@ impl Authority {
         })
     }
 
-    /// Returns true if the CA has signed a certificate that is valid for an extender with the DNS name `dns` at that time.
+    /// Returns true if the CA has signed the certificate of `key`, and the certificate is valid for an extender with the DNS name `dns` at
+    /// that time.
     fn has_signed(&self, key: &CertifiedKey, dns: &str, at: Timestamp) -> bool {
         let provider = Arc::new(default_provider());
         let roots = Arc::clone(&self.roots);

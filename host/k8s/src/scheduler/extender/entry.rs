@@ -48,7 +48,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
     })?;
     let address = address(client, names).await?;
     let now = Timestamp::now();
-    // Valid until the start of the following day, so never shorter than `days`.
+    // The certificate is valid until the start of the following day, so never for less than `days` days.
     let days = i64::from(days) + 1;
     let signed = authority.sign_client(days, now).map_err(unusable)?;
     let bytes = |text: String| ByteString(text.into_bytes());
@@ -63,7 +63,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
         "nodeCacheCapable": true,
         "ignorable": false,
         "httpTimeout": "15s",
-        // Resource of the pods for which the extender is asked.
+        // Resource of the pods for which the extender is called.
         "managedResources": [{"name": DEVICES}],
         "tlsConfig": {
             "serverName": names.dns(),

@@ -53,7 +53,7 @@ fn judge(names: &ResourceNames, namespace: &str, name: &str) -> Option<String> {
     let owner = owners.owner(name)?;
     let is_own = owner.namespace == namespace;
     match (is_own, owner.is_instance) {
-        // The namespace has had the name before.
+        // The namespace already has the name.
         (true, false) => None,
         (true, true) => Some(format!(
             "metadata.name: Instances of Configuration {} can have this name; choose a name that does not end with '-' and 6, 10 or 16 hex digits",

@@ -40,7 +40,7 @@ impl Review {
 
 impl Reserved {
     /// Returns the reason to refuse the request, if any: only the name of an existing Configuration can be reserved, and only a name
-    /// without a Configuration freed. Returns an error if the API server does not answer.
+    /// without a Configuration can be freed. Returns an error if the API server does not answer.
     pub async fn check(&self, origins: &Origins) -> Result<Option<String>, String> {
         let key = match &self.configuration {
             Ok(key) => key,

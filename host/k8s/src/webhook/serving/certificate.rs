@@ -24,7 +24,7 @@ pub struct Certificate {
     pub key: Arc<CertifiedKey>,
     /// Certificates that the API server is to trust, as PEM.
     pub trusted: Vec<u8>,
-    /// Time from which it is renewed.
+    /// Time from which the certificate is renewed.
     pub renew_after: Timestamp,
     chain: Vec<u8>,
 }
