@@ -14,7 +14,8 @@ pub fn keep() -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, most.saturating_sub(RESERVED), most)
 }
 
-/// Calls `open`, which may use a reserved descriptor. `open` must not block: while it runs, any task may take one.
+/// Calls `open` with the reserved descriptors available. `open` must not block: while it runs, any task may take one of
+/// them.
 pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -79,7 +79,7 @@ pub(crate) struct Call<T> {
     pub(crate) loading: Option<&'static str>,
     /// Data that outlives the call.
     pub(crate) record: Arc<Record>,
-    /// Permits of the call; held until its guest is gone.
+    /// Permits of the call; held until its guest has ended and its answer has been checked.
     pub(crate) admitted: Admitted,
     /// `Instant` at which the call was requested.
     pub(crate) asked: tokio::time::Instant,
@@ -90,7 +90,7 @@ pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
     /// Time from the request to the start of the guest.
     pub(crate) queued: Duration,
-    /// Time since the start of the guest.
+    /// Wall clock time from the start of the guest to its end.
     pub(crate) wall: Duration,
 }
 

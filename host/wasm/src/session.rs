@@ -182,7 +182,7 @@ impl WakingSession {
         };
     }
 
-    /// Sets the timer if the monitor has ended since device events were asked for.
+    /// Sets the timer to at most [`INSTEAD_OF_EVENTS`] from `now` if the handler waits for device events and their monitor has ended.
     fn replace_lost_events(&mut self, now: Instant) {
         let ended = self.subscriptions.devices.is_none() && !self.wakes.udev.is_empty();
         if ended && self.failures == 0 {

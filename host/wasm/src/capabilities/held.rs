@@ -28,7 +28,7 @@ const MOST_NAMES: usize =
 const MAX_MAP: usize = MAX_FIELDS + MOST_NAMES * ENTRY + MOST_VALUES * VALUE;
 
 impl CallState {
-    /// Counts what the table holds; to be called after something was added.
+    /// Counts the memory that the table holds. Call this after each addition to the table.
     ///
     /// # Errors
     /// Returns an error if the guest's memory limit has no room for it.

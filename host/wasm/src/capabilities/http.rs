@@ -120,8 +120,8 @@ impl WasiHttpHooks for Requests {
     }
 }
 
-/// Converts an error for the guest: uses WASI's error codes if they say it all, else our own text, which the guest can pass on to the
-/// operator. Also records as a denial what an operator can change.
+/// Converts an error for the guest: to a specific error code of WASI if there is one, else to an internal error with Leafhost's text, which
+/// the guest can pass on to the operator. Also records an error that an operator can remedy as a denial.
 fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
     let text = chain(&error);
     match error {
