@@ -44,7 +44,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Opens the home that the flags name. `waits` receives the reason while that waits.
+    /// Opens the home that the flags name. `waits` receives the reason while opening has to wait.
     pub async fn open(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
         let tasks = Tasks::default();
         match &settings.dir {

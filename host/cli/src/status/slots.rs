@@ -85,7 +85,7 @@ fn held(status: &Status) -> &[SlotView] {
     kubelet.map_or(&[], |kubelet| kubelet.slots.as_slice())
 }
 
-/// Returns the slots of the capacity, and used slots beyond it: lowering a capacity frees no slot.
+/// Returns the ids of the slots within the capacity, and of used slots beyond it: lowering the capacity frees no slot.
 fn ids(instance: &Instance) -> Vec<String> {
     let name = &instance.metadata.name;
     let mut ids: Vec<String> = (0..instance.spec.capacity)

@@ -92,7 +92,7 @@ impl Document {
         }
     }
 
-    /// Creates the document of an outcome; the handler was not called.
+    /// Creates the document of an outcome, without the cost of a call and its explanations.
     pub fn without_call(
         handler: &dyn Handler,
         node: &str,
