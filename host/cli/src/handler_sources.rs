@@ -1,8 +1,8 @@
 //! Joins several sources of handlers; a file of an earlier source replaces a file of the same name in later ones.
 //!
-//! An operator can thus replace a handler of the image with one in a ConfigMap. The replaced file is not reported: the order
-//! exists for this, and the status shows the version and digest of the handler that serves. A grants file without a
-//! component replaces that of a later source's component.
+//! An operator can thus replace a handler of the image with one in a ConfigMap. The replaced file is not reported: replacing
+//! files is the purpose of the order, and the status shows the version and digest of the handler that serves. A grants file
+//! without a component replaces that of a later source's component.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Reserve of file descriptors for the endpoint: those between the soft and the hard limit of open files. No other part
-//! of the agent gets them, so that the status can be read even if no other descriptor is free.
+//! Reserve of file descriptors for the endpoint: those between the soft and the hard limit of open files. The rest of
+//! the agent cannot use them, so that the status can be read even if no other descriptor is free.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -224,8 +224,8 @@ pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationTok
 
 /// Serves within these bounds until `shutdown`. Then answers requests in progress.
 ///
-/// Does not use `axum::serve`, which would require a listener and a stream of our own for the limit, the timeouts and
-/// the reserve.
+/// Does not use `axum::serve`, which would require our own types of listener and stream for the limit of connections,
+/// the timeouts and the reserved descriptors.
 pub async fn serve_within(
     bounds: Bounds,
     listener: Listener,

@@ -1,7 +1,7 @@
 //! One call of a guest: a fresh store, limits, and the result.
 //!
 //! Each call has its own thread with a lower priority than the agent's threads. A guest that computes does not delay the agent's timers; the kernel
-//! divides the time among guests.
+//! divides the CPU time among guests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::ticker::Ticker;
 /// Maximum length of a fault's text, in bytes.
 const MAX_TEXT: usize = 4096;
 
-/// Runs guests.
+/// State that the calls of all guests share.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) engine: Engine,
@@ -62,7 +62,7 @@ impl Host {
     }
 }
 
-/// Work of a guest after its instantiation.
+/// Work to do with a guest after its instantiation.
 pub(crate) type Work<T> = Box<
     dyn for<'a> FnOnce(
             &'a DiscoveryHandler,

@@ -83,7 +83,7 @@ pub(crate) struct WakingSession {
     phase: Phase,
     /// Wakes of the last answer: in effect until the next answer, even after failed calls.
     wakes: Arc<WakeConditions>,
-    /// Time spent on comparing device events since the last report.
+    /// CPU time spent on comparing device events since the last report.
     compared: Duration,
     cursor: Option<Arc<Cursor>>,
     /// Counter that the cursor is part of.
@@ -224,7 +224,7 @@ impl WakingSession {
             return;
         };
         let mut rules = self.wakes.udev.iter();
-        // If the next call looks at everything anyway, other events do not matter.
+        // After more events than a call gets, the next call reads all devices anyway, so further events are not compared.
         let wakes = if self.pending.is_over() {
             rules.next().is_some()
         } else {

@@ -1,4 +1,4 @@
-//! The timeouts of this crate in one place, each with its reason. The period of a rate is next to its count.
+//! The timeouts of this crate in one place, each with its reason. The period of a rate limit is next to its count, where that is used.
 
 use std::time::Duration;
 

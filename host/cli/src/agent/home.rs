@@ -32,7 +32,7 @@ pub struct Home {
     pub ledger: Arc<dyn ResourceLedger>,
     /// Writer of the agent's reports; `None` if operators read the status on the node.
     pub reports: Option<KubeReport>,
-    /// Ports for the scheduler's claims; `None` without a scheduler.
+    /// Ports for resource claims; `None` outside of a cluster.
     pub claims: Option<ClaimHome>,
     /// Lock of the node, if schedulers lock it.
     pub lock: Option<LockPort>,

@@ -5,8 +5,8 @@ use leafhost_agent::status::Status;
 use crate::folders::SYSTEM_CDI;
 use crate::terminal::wrap;
 
-/// Returns the option before `run` by which podman finds the specs, empty if none is needed, and a note for versions of
-/// podman that need another one.
+/// Returns the option before `run` that names the folder of the specs to podman, which is empty if podman needs none, and a
+/// note for versions of podman that need another option.
 fn spec_option(cdi_dir: &str) -> (String, Option<String>) {
     let flag = format!("--cdi-spec-dir {} ", quoted(cdi_dir));
     match cdi_dir.trim_end_matches('/') {
@@ -25,7 +25,7 @@ fn spec_option(cdi_dir: &str) -> (String, Option<String>) {
     }
 }
 
-/// Returns a line with a placeholder for the device, for all devices of this node.
+/// Returns the command for any device of this node, with a placeholder for the device.
 pub fn hint(status: &Status) -> Option<String> {
     let (option, note) = spec_option(status.cdi_dir.as_deref()?);
     let line = format!("podman {option}run --device akri.sh/<configuration>=<hash> IMAGE");

@@ -22,7 +22,7 @@ pub(super) use bounds::MAX_REQUEST;
 
 /// Maximum size of the headers that a guest writes for one message, in bytes.
 pub(super) const MAX_FIELDS: usize = 16 << 10;
-/// Bytes of a body that are taken from the guest at once.
+/// Maximum number of bytes of a body that are taken from the guest at once.
 const CHUNK: usize = 16 << 10;
 /// Maximum size of an unsent part of a body that the host holds: two chunks, and the trailers.
 pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;

@@ -219,7 +219,7 @@ impl NetworkAccess {
     }
 }
 
-/// Counts one more, or denies it at the limit.
+/// Counts one more use, or denies it at the limit.
 fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied> {
     if *used >= most {
         return Err(Denied(format!(

@@ -28,7 +28,7 @@ struct Request {
     bytes: usize,
 }
 
-/// Place of one request. Dropping it frees the place.
+/// Guard of a counted request. Dropping it removes the request from the count.
 #[derive(Debug)]
 pub struct RequestGuard {
     requests: Arc<Requests>,
