@@ -74,7 +74,8 @@ pub struct Inspection {
 
 /// Inspects a handler's bytes, `.wasm` or `.wasm.gz`.
 ///
-/// # Errors Returns the reason if the bytes are not a handler.
+/// # Errors
+/// Returns the reason if the bytes are not a handler.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
     check(bytes).map(|(_, inspection)| inspection)
 }
