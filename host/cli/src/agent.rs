@@ -109,7 +109,7 @@ fn missing(dir: &Path) -> Option<String> {
     ))
 }
 
-/// Opens the home. While that waits, `leafhost status` shows the reason.
+/// Opens the [`Home`]. While opening has to wait, `leafhost status` shows the reason.
 async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> Result<Home> {
     let (waits, mut told) = watch::channel(None);
     let opening = Home::open(settings, &waits);

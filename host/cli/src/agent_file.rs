@@ -1,4 +1,4 @@
-//! `agent.json` and `agent.sock` in the state folder, by which `leafhost status` finds the agent that works there.
+//! `agent.json` and `agent.sock` in the state folder, by which `leafhost status` finds the agent that uses that folder.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct AgentFile {
 }
 
 impl AgentFile {
-    /// Creates the file of this process, which listens on `bound`.
+    /// Creates the content of the file for this process, which listens on `bound`.
     pub fn of_this_process(bound: SocketAddr) -> Self {
         let ip = match bound.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

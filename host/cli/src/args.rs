@@ -54,7 +54,7 @@ pub fn definition() -> clap::Command {
     variables::with_variables(Cli::command(), variables::PREFIX)
 }
 
-/// Parses a command line; the environment has flags that are not in it.
+/// Parses a command line; environment variables give flags that it lacks.
 pub fn parse<T>(line: impl IntoIterator<Item = T>) -> Result<Command, clap::Error>
 where
     T: Into<OsString> + Clone,

@@ -79,11 +79,11 @@ struct Findings {
 /// Items to check.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Configurations, each with true if all handlers of its agent are available.
+    /// Configurations, each with `true` if all handlers of its agent are available.
     configurations: Vec<(Document, bool)>,
-    /// Components that were named, and so must load.
+    /// Components that must load: those that were named, and those in a named standalone folder.
     components: BTreeSet<PathBuf>,
-    /// Folders whose handlers should be available.
+    /// Folders with further handlers for validating details; these may fail to load.
     folders: BTreeSet<PathBuf>,
     problems: Vec<SourceProblem>,
     warnings: Vec<SourceProblem>,

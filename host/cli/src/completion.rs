@@ -1,4 +1,4 @@
-//! Completions that are requested from the agent.
+//! Completions of names, which are requested from the agent.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::folders::User;
 use crate::runtime::block_on;
 use crate::status::{client, tables};
 
-/// Time limit for a completion to wait for the agent.
+/// Maximum time that a completion waits for the agent.
 const COMPLETION: Duration = Duration::from_secs(1);
 
 /// Returns the names of the agent's Configurations that begin with `begun`, or of its Instances after `instance`.

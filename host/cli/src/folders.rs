@@ -10,7 +10,7 @@ pub const SYSTEM_STATE: &str = "/var/lib/leafhost";
 const SYSTEM_CONFIG: &str = "/etc/leafhost";
 /// Folder in which container runtimes look for CDI specs by default.
 pub const SYSTEM_CDI: &str = "/etc/cdi";
-/// Default folder of a kubelet. Its folder for device plugins is always there.
+/// Default folder of a kubelet. The folder for device plugins is in it even if the kubelet has another root folder.
 pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
 /// Default folder in which handlers built for Akri register.

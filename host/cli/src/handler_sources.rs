@@ -1,8 +1,8 @@
 //! Joins several sources of handlers; a file of an earlier source replaces a file of the same name in later ones.
 //!
-//! An operator can thus replace a handler of the image by a ConfigMap. The replaced file is not reported: the order exists
-//! for this, and the status shows the version and digest of the handler that serves. A grants file without a component
-//! replaces that of a later source's component.
+//! An operator can thus replace a handler of the image with one in a ConfigMap. The replaced file is not reported: replacing
+//! files is the purpose of the order, and the status shows the version and digest of the handler that serves. A grants file
+//! without a component replaces that of a later source's component.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub struct HandlerSources {
 }
 
 impl HandlerSources {
-    /// Joins the ConfigMaps of a cluster, which come first, and folders, without the files of the names in `without`.
+    /// Joins the ConfigMaps of a cluster, which come first, and folders, without the files that `without` names.
     pub fn open(
         maps: Option<KubeHandlers>,
         folders: Vec<PathBuf>,
@@ -109,9 +109,9 @@ fn plain(file: &str) -> &str {
     file.strip_suffix(".gz").unwrap_or(file)
 }
 
-/// Joins all sets. A present but unusable file still takes precedence over later sources; its version accepted before
-/// serves. `places` has the number of the source in which each file was last seen, so that a missing source keeps only its
-/// own files.
+/// Joins all sets. A file that is present but unusable still takes precedence over later sources: its last accepted version
+/// continues to serve. `places` has the number of the source in which each file was last seen, so that a missing source
+/// keeps only its own files.
 fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> SourceSet {
     let mut joined = SourceSet {
         complete: sets.iter().all(|set| set.complete),

@@ -14,13 +14,13 @@ use crate::terminal::{self, Paint, Tone};
 /// Maximum number of passes over the plan; a pass repeats steps whose objects others have changed since they were read.
 const ROUNDS: usize = 5;
 
-/// Instructions once Akri is stopped.
+/// Text that is printed once Akri is stopped.
 const AFTER_FROM: &str = "\
 Akri is stopped. Install Leafhost now; until its agents run no new pod gets a device:
   helm install leafhost deploy/chart --namespace leafhost --create-namespace --set agent.image.repository=REGISTRY/leafhost
 Do not use helm upgrade or helm uninstall on Akri's release: docs/from-akri.md says how to remove Akri, and how to go back.
 ";
-/// Instructions once Akri runs again.
+/// Text that is printed once Akri runs again.
 const AFTER_TO: &str = "\
 Akri continues. Its agents create the Instances of their nodes again:
   kubectl get akrii --all-namespaces --watch

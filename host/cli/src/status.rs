@@ -79,7 +79,7 @@ pub fn run(args: StatusArgs) -> Result<()> {
 impl Request {
     fn frame(&self, status: &Status, now: Timestamp) -> Result<watch::Frame> {
         let text = self.render(status, now)?;
-        // For one Configuration every call matters; for the overview only changed results do.
+        // For one Configuration every call matters; for the other views only changed results do.
         let key = match self.args.view {
             Some(View::Configuration) if self.args.name.is_some() => serde_json::to_string(status)?,
             _ => serde_json::to_string(&essence(status))?,

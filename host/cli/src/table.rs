@@ -48,9 +48,9 @@ impl<T: Into<String>> From<T> for Cell {
 #[derive(Debug, Clone)]
 pub struct Table(Vec<Vec<Cell>>);
 
-/// Lower bound of a useful width of the last column.
+/// Minimum useful width of the last column.
 const LAST_COLUMN: usize = 20;
-/// Lower bound of the width to which the last column is cut.
+/// Minimum width to which the last column is cut.
 const LEAST: usize = 10;
 /// Number of spaces between two columns.
 const PADDING: usize = 2;
@@ -95,7 +95,8 @@ impl Table {
         self
     }
 
-    /// Cuts cells of the last column in their middle, so that the table has at most `width` characters if its other columns leave room.
+    /// Cuts cells of the last column in their middle, so that the table fits `width` characters if its other columns leave
+    /// room.
     #[must_use]
     pub fn cut_in_middle(mut self, width: usize) -> Self {
         let before = self.width_with(0);
@@ -128,7 +129,7 @@ impl Table {
         widths
     }
 
-    /// Returns the lines, headings first, without line ends. Column widths are those of all rows.
+    /// Returns the lines, headings first, without line ends. Each column is as wide as its widest cell.
     pub fn lines(&self, paint: Paint) -> Vec<String> {
         let widths = self.widths();
         let line = |row: &Vec<Cell>| {

@@ -116,7 +116,7 @@ pub fn count(number: usize, what: &str) -> String {
     }
 }
 
-/// Wraps the text to lines of at most `width` columns, between words if possible.
+/// Wraps the text between words to lines of at most `width` columns. Does not break a longer word.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

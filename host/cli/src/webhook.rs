@@ -1,4 +1,4 @@
-//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until a signal ends it.
+//! `leafhost webhook`: tells the API server whether a Configuration may be stored, until a signal ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::signals::Signals;
 
 mod server;
 
-/// Time limit for the tasks to end when the webhook stops.
+/// Maximum time that the webhook waits for its tasks when it stops.
 const LAST: Duration = Duration::from_secs(6);
 
 pub fn run(args: WebhookArgs) -> Result<()> {
@@ -94,7 +94,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         }
         error = tasks.ended() => Err(error.into()),
     };
-    // The loader records before it ends that a handler that is still being loaded did not cause the end.
+    // Before it ends, the loader records that no handler that is still being loaded caused the end.
     let _ = tasks.drain(LAST).await;
     ended
 }

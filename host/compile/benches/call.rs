@@ -1,7 +1,7 @@
-//! Measures the cost of a call of a sandboxed handler over a native call of an equal Rust function: from a session that is to call to the
-//! report with its devices, with a fresh store and with the answer checked and converted.
+//! Measures the overhead of a call of a sandboxed handler over a native call of the same Rust function. The call lasts from the opening of
+//! a session to the report with its devices; it includes a fresh store, and the check and the conversion of the answer.
 //!
-//! Both alternate, so that other load of the machine affects both.
+//! The two calls alternate, so that other load on the machine affects both.
 #![allow(missing_docs, reason = "a benchmark")]
 
 use std::fs;
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Makes one native call.
+/// Measures one native call.
 fn natively() -> std::result::Result<Duration, String> {
     let begun = Instant::now();
     let found = Call::<Twenty>::new(DETAILS).run(&FakeHost::new());
@@ -100,7 +100,7 @@ fn natively() -> std::result::Result<Duration, String> {
     }
 }
 
-/// Measures the way to a waiting thread and back, which is part of each call: on an idle machine a processor has to wake for it.
+/// Measures the round trip to a waiting thread, which is part of each call: on an idle machine a processor has to wake up for it.
 async fn other_thread() -> std::result::Result<Duration, String> {
     let begun = Instant::now();
     let back = tokio::task::spawn_blocking(|| ()).await;
@@ -108,7 +108,7 @@ async fn other_thread() -> std::result::Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// Makes one call of a new session.
+/// Measures one call of a new session.
 async fn sandboxed_call(handler: &dyn Handler) -> std::result::Result<Duration, String> {
     let configuration =
         ConfigurationKey::new("default", "bench").map_err(|error| error.to_string())?;

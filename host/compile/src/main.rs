@@ -1,9 +1,8 @@
 //! The compiler child: reads a component from standard input, writes native code to standard output.
 //!
 //! Its input is untrusted, so it gives up everything it does not need before it reads the first byte: memory, time, files, sockets, other
-//! programs. It keeps only two pipes.
-//! Exit status: 0 done, 3 the component does not compile, 4 no limits, 5 the compiler panicked, 1 anything else; the reason is on standard
-//! error.
+//! programs. It keeps only its three standard streams. Exit status: 0 done, 3 the component does not compile, 4 the child could not limit
+//! itself, 5 the compiler panicked, 1 anything else; the reason is on standard error.
 
 use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +26,7 @@ fn main() -> ExitCode {
         eprintln!("{}", chain(error.as_ref()));
         return ExitCode::from(EXIT_LIMITS);
     }
-    // The hook of the standard library prints the message.
+    // The panic hook of the standard library prints the message.
     match catch_unwind(AssertUnwindSafe(compile)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {

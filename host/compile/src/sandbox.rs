@@ -29,8 +29,8 @@ const NICE: i32 = 19;
 /// Limits memory, CPU time and files, gives up the ability to gain privileges, and blocks all system calls that a computation does not need.
 pub(crate) fn enter() -> Result<()> {
     give_way();
-    // Ends the child with the agent, because no process waits for its result then. (An agent that is killed before this call has not sent
-    // the component, or no more than a pipe holds.)
+    // Ends the child when the agent ends, because no process waits for the result then. (An agent that is killed before this call has sent
+    // at most as much of the component as a pipe holds.)
     set_pdeathsig(Signal::SIGKILL)
         .context("cannot request the end of this process with the agent's")?;
     for (what, resource, soft, hard) in [
@@ -91,7 +91,7 @@ fn only_allowed() -> Result<BpfProgram, BackendError> {
     // An abort signals its own process and no other.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, first_argument(SeccompCmpOp::Eq, own)?);
-    // Threads but no processes, which would outlive the child when the agent kills it.
+    // Allows threads but no processes, which would outlive the child when the agent kills it.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(
         libc::SYS_clone,
@@ -99,7 +99,7 @@ fn only_allowed() -> Result<BpfProgram, BackendError> {
     );
     // Libraries ask for limits. Only those of this process are accessible: otherwise the agent's could be lowered.
     rules.insert(libc::SYS_prlimit64, first_argument(SeccompCmpOp::Eq, 0)?);
-    // Names of threads and of memory.
+    // Allows naming threads and memory mappings.
     let named = [
         libc::PR_SET_NAME.unsigned_abs(),
         libc::PR_SET_VMA.unsigned_abs(),

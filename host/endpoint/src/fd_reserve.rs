@@ -1,5 +1,5 @@
-//! Reserve of file descriptors for the endpoint: those between the soft and the hard limit of open files. No other part
-//! of the agent gets them, so that the status can be read even if no other descriptor is free.
+//! Reserve of file descriptors for the endpoint: those between the soft and the hard limit of open files. The rest of
+//! the agent cannot use them, so that the status can be read even if no other descriptor is free.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,8 @@ pub fn keep() -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, most.saturating_sub(RESERVED), most)
 }
 
-/// Calls `open`, which may use a reserved descriptor. `open` must not block: while it runs, any task may take one.
+/// Calls `open` with the reserved descriptors available. `open` must not block: while it runs, any task may take one of
+/// them.
 pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! HTTP/1.1 server for the diagnostics of a process, an extender or a webhook: bounded in number, size and time;
-//! optionally with TLS.
+//! HTTP/1.1 server, optionally with TLS, for the diagnostics of a process, an extender or a webhook. Bounds the number
+//! of connections, the size of the head of a request, and the time that clients take.
 //!
 //! Knows neither the served paths nor the origin of TLS certificates.
 
@@ -35,11 +35,11 @@ pub mod fd_reserve;
 
 /// Time limit for the TLS handshake, and for the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of a connection, which serves one request. Closes it even if the client has not read the answer.
+/// Time limit of a connection that serves one request: it is closed even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum number of open connections of one listener. A large document may be in transfer on each connection.
 pub const MAX_CONNECTIONS: usize = 16;
-/// Time limit of the shutdown for requests in progress.
+/// Maximum time that the shutdown waits for requests in progress.
 pub const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum size of a request's head, in bytes.
 pub const HEAD_BYTES: usize = 16 << 10;
@@ -50,15 +50,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Maximum number of open connections. A further one closes another, so that idle clients and slow readers block no
-    /// other client: first one without a client certificate, then one of the peer with the most connections, then one
-    /// without a whole request, then the oldest.
+    /// other client: preferably one without a client certificate; among those, one of the peer with the most
+    /// connections; among those, one without a complete request; among those, the oldest.
     pub connections: usize,
     /// Time limit for the TLS handshake; the head of the first request has as much time again.
     pub head: Duration,
-    /// Time limit for the head of another request on a connection. `None` serves one request per connection, within
-    /// [`CONNECTION_TIMEOUT`].
+    /// Keep-alive timeout: time limit for the head of each further request on a connection. `None` serves one request
+    /// per connection, within [`CONNECTION_TIMEOUT`].
     pub another: Option<Duration>,
-    /// Time limit of the shutdown for requests in progress.
+    /// Maximum time that the shutdown waits for requests in progress.
     pub drain: Duration,
 }
 
@@ -77,8 +77,8 @@ impl Bounds {
 pub enum Listener {
     /// TCP, open to every client that reaches the address.
     Tcp(TcpListener),
-    /// TCP with TLS. Connections use the newest configuration, which has the certificate and the rules for clients, and
-    /// are closed while there is none.
+    /// TCP with TLS. A new connection uses the newest configuration, which has the certificate and the rules for client
+    /// certificates; it is closed if there is none.
     Tls(TcpListener, watch::Receiver<Option<Arc<ServerConfig>>>),
     /// Unix socket, open to every client with access to the file.
     Unix(UnixListener),
@@ -143,7 +143,7 @@ impl Accepted {
     }
 }
 
-/// Open connection; also an extension of each of its requests.
+/// Open connection; inserted into the extensions of each of its requests.
 #[derive(Debug, Clone, Default)]
 pub struct Connection {
     /// Address of the client; `None` on a Unix socket.
@@ -176,17 +176,17 @@ impl Connection {
         self.closed.is_cancelled()
     }
 
-    /// Returns true if the client has shown a certificate, which the TLS configuration accepts.
+    /// Returns true if the client has shown a certificate that the TLS configuration accepts.
     pub fn is_known(&self) -> bool {
         self.is_known.is_cancelled()
     }
 
-    /// Returns true while a request has arrived completely and is not answered.
+    /// Returns true while a request has arrived completely and has not been answered.
     pub fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
     }
 
-    /// Sets whether a request has arrived completely and is not answered.
+    /// Sets the value that [`is_whole`](Self::is_whole) returns.
     pub fn set_whole(&self, is_whole: bool) {
         self.is_whole.store(is_whole, Ordering::Relaxed);
     }
@@ -224,8 +224,8 @@ pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationTok
 
 /// Serves within these bounds until `shutdown`. Then answers requests in progress.
 ///
-/// Does not use `axum::serve`, which would require a listener and a stream of our own for the limit, the timeouts and
-/// the reserve.
+/// Does not use `axum::serve`, which would require our own types of listener and stream for the limit of connections,
+/// the timeouts and the reserved descriptors.
 pub async fn serve_within(
     bounds: Bounds,
     listener: Listener,

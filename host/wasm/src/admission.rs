@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of concurrent calls per handler; further calls wait.
 pub(crate) const OF_HANDLER: usize = 4;
-/// Maximum number of concurrent calls of all handlers, besides one per handler; further calls wait.
+/// Maximum number of concurrent calls of all handlers together, in addition to one per handler; further calls wait.
 const OF_ALL: usize = 12;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) fn shared() -> Arc<Semaphore> {
 pub(crate) type Admitted = [Option<OwnedSemaphorePermit>; 2];
 
 impl HandlerQuota {
-    /// Creates the quota of a new handler, besides the permits of [`shared`].
+    /// Creates the quota of a new handler, which uses the permits of [`shared`], too.
     pub(crate) fn new(shared: &Arc<Semaphore>) -> Self {
         Self {
             calls: Arc::new(Semaphore::new(OF_HANDLER)),

@@ -20,7 +20,7 @@ const MAX_NAME: usize = 256;
 /// Prefixes of functions of a language's panic runtime, which say nothing about the guest.
 const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
-/// Formats the backtrace of `error` as `; in f, called by g, h`, as far as names are known.
+/// Formats the backtrace of `error` as `; in f, called by g, h`; empty if it names no function.
 pub(crate) fn location(error: &wasmtime::Error) -> String {
     let frames = error
         .downcast_ref::<WasmBacktrace>()
@@ -82,7 +82,7 @@ fn readable(name: &str) -> String {
     readable.0
 }
 
-/// Holds at most [`MAX_NAME`] bytes; the write that exceeds them is an error.
+/// Text of at most [`MAX_NAME`] bytes; a write that exceeds them is cut and returns an error.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {

@@ -1,4 +1,4 @@
-//! Cache of native code on disk, so that the start of an agent compiles nothing.
+//! Cache of native code on disk, so that an agent that starts again does not compile the same components again.
 //!
 //! Anyone who can place native code here runs it in the agent. So only the agent's user may access the folder, and every file begins
 //! with a keyed digest (BLAKE2b-256) of its name and content; the key is random and only the agent's user can read it. A plain digest
@@ -44,8 +44,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens `folder`, creates it if it is missing, and removes entries that are out of use. If nothing can be written, existing entries are
-    /// used and none is added. Blocks.
+    /// Opens `folder`, creates it if it is missing, and prunes it. If nothing can be written, existing entries are used and none is added.
+    /// Blocks.
     pub(crate) fn open(folder: &Path, fingerprint: String) -> std::io::Result<Self> {
         // Entries sealed with a key that is not on disk fail verification later.
         let mut key = rand::random();
@@ -70,7 +70,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Returns why no entries are added.
+    /// Returns the reason why no entries are added, if there is one.
     pub(crate) fn unkept(&self) -> Option<&SourceProblem> {
         self.unkept.as_ref()
     }
@@ -178,7 +178,7 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize(engine, code) }
 }
 
-/// Creates the refusal of a component whose native code this engine does not take.
+/// Creates the refusal of a component whose native code this engine does not accept.
 fn unusable(error: &wasmtime::Error) -> Refusal {
     let why = format!("{error:#}");
     // wasmtime has no error type for this case.
@@ -195,7 +195,7 @@ fn unusable(error: &wasmtime::Error) -> Refusal {
     }
 }
 
-/// Returns true if existing entries can be used although nothing can be written.
+/// Returns true if the error only prevents writing, so that existing entries can still be used.
 fn is_of_the_disk(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(
@@ -204,7 +204,7 @@ fn is_of_the_disk(error: &std::io::Error) -> bool {
     )
 }
 
-/// Restricts the folder to this user. Replaces `key` by the one of the folder, or writes it there.
+/// Restricts the folder to this user. Replaces `key` with the key that is stored in the folder, or stores `key` there.
 fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -223,7 +223,7 @@ fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     let known = read_key(folder);
     *key = known.unwrap_or(*key);
     restricted?;
-    // Removes what an agent that was killed has left.
+    // Removes the temporary files that a killed agent has left.
     atomic::open(folder)?;
     if known.is_none() {
         return atomic::write(folder, KEY_FILE, key);
@@ -235,7 +235,7 @@ fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     }
 }
 
-/// Returns the remedy for a folder that could not be written when the agent started.
+/// Returns the remedy for a folder that could not be written to when the agent started.
 fn restart_remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::ReadOnlyFilesystem => {

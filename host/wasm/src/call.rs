@@ -1,7 +1,7 @@
 //! One call of a guest: a fresh store, limits, and the result.
 //!
 //! Each call has its own thread with a lower priority than the agent's threads. A guest that computes does not delay the agent's timers; the kernel
-//! divides the time among guests.
+//! divides the CPU time among guests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::ticker::Ticker;
 /// Maximum length of a fault's text, in bytes.
 const MAX_TEXT: usize = 4096;
 
-/// Runs guests.
+/// State that the calls of all guests share.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) engine: Engine,
@@ -62,7 +62,7 @@ impl Host {
     }
 }
 
-/// Work of a guest after its instantiation.
+/// Work to do with a guest after its instantiation.
 pub(crate) type Work<T> = Box<
     dyn for<'a> FnOnce(
             &'a DiscoveryHandler,
@@ -79,7 +79,7 @@ pub(crate) struct Call<T> {
     pub(crate) loading: Option<&'static str>,
     /// Data that outlives the call.
     pub(crate) record: Arc<Record>,
-    /// Permits of the call; held until its guest is gone.
+    /// Permits of the call; held until its guest has ended and its answer has been checked.
     pub(crate) admitted: Admitted,
     /// `Instant` at which the call was requested.
     pub(crate) asked: tokio::time::Instant,
@@ -90,7 +90,7 @@ pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
     /// Time from the request to the start of the guest.
     pub(crate) queued: Duration,
-    /// Time since the start of the guest.
+    /// Wall clock time from the start of the guest to its end.
     pub(crate) wall: Duration,
 }
 

@@ -29,7 +29,7 @@ mod wasi;
 
 /// Data of a store, for one call.
 pub(crate) struct CallState {
-    /// Limits memory: that of the guest and that which the host holds for it.
+    /// Limiter of the guest's memory and of the memory that the host holds for it.
     limiter: Limiter,
     table: ResourceTable,
     wasi: WasiCtx,
@@ -60,7 +60,7 @@ impl CallState {
         record: &Arc<Record>,
     ) -> Self {
         let mut table = ResourceTable::new();
-        // A guest must not fail because of what the host keeps without a handle.
+        // Leaves room for entries that the host keeps without a handle: a guest must not fail because of them.
         table.set_max_capacity(2 * HANDLES);
         let udev = udev::UdevState::new(capabilities, record.clone());
         let reach = Arc::new(reach::NetworkAccess::new(
@@ -92,7 +92,7 @@ impl WasiView for CallState {
 
 impl types::Host for CallState {}
 
-/// Links all capabilities; the imports of a component were checked before.
+/// Links all capabilities. The imports of each component are checked before it is linked.
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;

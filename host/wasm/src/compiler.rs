@@ -37,7 +37,7 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    /// Uses the program at `path`, or the installed one.
+    /// Creates a compiler that runs the program at `path`, or the installed one.
     pub(crate) fn new(path: Option<PathBuf>, timeout: Duration) -> Self {
         Self {
             path,

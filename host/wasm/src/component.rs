@@ -17,7 +17,7 @@ use crate::engine::hex;
 pub const MAX_BYTES: usize = 32 << 20;
 /// Interface that a component must export to be a handler.
 const HANDLER: &str = "leafhost:discovery/handler";
-/// Supported versions of the contract, newest first: an import or export names one of them.
+/// Packages of the contract with their supported versions, newest first: an import or export names one of them.
 pub const CONTRACT_VERSIONS: &[&str] = &[
     "leafhost:discovery@0.1.0",
     "leafhost:log@0.1.0",
@@ -37,7 +37,7 @@ const GRANTED: &[(&str, &str)] = &[
     ("leafhost:udev/devices", "udev"),
     ("leafhost:net/interfaces", "network"),
 ];
-/// Linked packages of WASI 0.2, all of them empty or denying.
+/// Packages of WASI 0.2 that are linked; without a grant they give only clocks, random numbers and log lines.
 const WASI: &[&str] = &[
     "wasi:cli",
     "wasi:clocks",
@@ -75,7 +75,7 @@ pub struct Inspection {
 /// Inspects a handler's bytes, `.wasm` or `.wasm.gz`.
 ///
 /// # Errors
-/// Returns what the bytes are instead if they are not a handler.
+/// Returns the reason if the bytes are not a handler.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
     check(bytes).map(|(_, inspection)| inspection)
 }

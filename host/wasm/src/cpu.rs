@@ -13,7 +13,7 @@ use crate::ticker::Ticker;
 /// CPU time of one call.
 #[derive(Debug, Default)]
 pub(crate) struct CpuMeter {
-    /// Nanoseconds of finished polls.
+    /// Nanoseconds of finished polls and of finished blocking work.
     used: AtomicU64,
     /// CPU clock of the thread at the start of the current poll.
     since: AtomicU64,
@@ -29,7 +29,7 @@ impl CpuMeter {
         done
     }
 
-    /// Returns the CPU time up to the end of the last poll.
+    /// Returns the CPU time of finished polls and of finished blocking work.
     pub(crate) fn used(&self) -> Duration {
         Duration::from_nanos(self.used.load(Ordering::Relaxed))
     }

@@ -16,7 +16,8 @@ use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 /// Name and version of the engine that runs handlers.
 pub const ENGINE: &str = "wasmtime 48.0.8";
 
-/// Number of guests in the pool: more than one call per handler and the additional concurrent calls together (`admission`).
+/// Number of guests in the pool: exceeds the usual number of handlers plus the concurrent calls that all handlers may make besides one each
+/// (see `admission`).
 pub(crate) const GUESTS: u16 = 128;
 /// Bytes of a linear memory that stay mapped, zeroed, for the next guest in the slot. Most calls touch fewer.
 const KEPT: usize = 128 << 10;
@@ -33,7 +34,7 @@ const WARM: u32 = 8;
 pub struct EngineError(#[source] pub(crate) wasmtime::Error);
 
 /// Returns the settings. Native code carries no tables for debuggers and profilers, because it is written, checked and read as a whole.
-/// The backtrace of a trap has function names without them.
+/// Without them, the backtrace of a trap still has function names.
 ///
 /// # Errors
 /// Returns an error if wasmtime refuses the settings.
@@ -103,8 +104,9 @@ fn pool() -> PoolingAllocationConfig {
     pool
 }
 
-/// Returns a hex digest of all that native code must match to run here: wasmtime's version to the patch (a patch may fix the compiler),
-/// the settings, the target. Part of the name under which native code is cached.
+/// Returns a hex digest of everything that native code must match to run here: the version of wasmtime including the patch number (a patch
+/// may fix the compiler), the settings, the version of Leafhost, and the target. The digest is part of the name under which native code is
+/// cached.
 pub(crate) fn fingerprint() -> Result<String, EngineError> {
     struct Sink(Sha256);
     impl Hasher for Sink {

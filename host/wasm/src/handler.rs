@@ -88,7 +88,7 @@ impl Guest {
         }
     }
 
-    /// Calls `describe` while the handler is loaded. `name` is the name in log lines until then.
+    /// Calls `describe` while the handler is loaded. `name` identifies the handler in log lines until its description is known.
     pub(crate) async fn describe(&self, name: &str) -> Result<types::Description, Fault> {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(handler.leafhost_discovery_handler().call_describe(store))
@@ -118,7 +118,7 @@ impl Guest {
         Ok((wrong, record.take().explained))
     }
 
-    /// Makes a call without devices, properties and Configuration; returns the answer and the record of the call.
+    /// Makes a call without devices, network, properties and Configuration; returns the answer and the record of the call.
     async fn ask<T: Send + 'static>(
         &self,
         name: &str,
@@ -278,7 +278,7 @@ impl Handler for LoadedHandler {
     }
 }
 
-/// Converts the guest's problems, within bounds. An empty list gives no reason, so a problem says that.
+/// Converts the guest's problems, within bounds. Replaces an empty list with a problem that says that the handler gives no reason.
 fn problems(list: Vec<types::Problem>, secrets: &Secrets) -> Vec<FieldProblem> {
     if list.is_empty() {
         return vec![FieldProblem::new(

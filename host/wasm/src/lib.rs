@@ -50,7 +50,7 @@ pub use threads::MORE_THREADS;
 pub struct RuntimeConfig {
     /// Folder for native code; created if it is missing, for this user alone.
     pub cache_dir: PathBuf,
-    /// Path of the compiler program; if `None`, it is looked for next to the agent.
+    /// Path of the compiler program; if `None`, it is looked for next to the agent's executable and in `../libexec/leafhost`.
     pub compiler: Option<PathBuf>,
     /// Timeout of the compilation of one component.
     pub compile_timeout: Duration,

@@ -1,4 +1,4 @@
-//! Checks the guest's answer: the grants bound what a device makes the host hand to a workload.
+//! Checks the guest's answer: the grants limit what a device may add to the container of a workload.
 //!
 //! A device that breaks a rule is left out and the others stay; an answer over a limit is refused as a whole. Does not know the store.
 

@@ -27,7 +27,7 @@ pub(crate) struct Record {
     kept: Mutex<Kept>,
 }
 
-/// Parts of a record that are more than a number.
+/// Parts of a [`Record`] behind its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Explanations of things that were seen and left out.
@@ -37,7 +37,7 @@ pub(crate) struct Kept {
     pub(crate) denied: BTreeSet<String>,
     /// Device nodes that udev returned to this call.
     pub(crate) nodes: BTreeSet<String>,
-    /// Number of log lines over the rate.
+    /// Number of log lines that the rate limit has dropped.
     pub(crate) log_dropped: u64,
     /// End of standard error; most often a panic's message.
     pub(crate) stderr_tail: String,
@@ -52,12 +52,12 @@ impl Record {
         }
     }
 
-    /// Locks the parts that are more than a number.
+    /// Locks the [`Kept`] parts.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes those parts and leaves empty ones.
+    /// Takes the [`Kept`] parts and leaves empty ones.
     pub(crate) fn take(&self) -> Kept {
         std::mem::take(&mut *self.kept())
     }

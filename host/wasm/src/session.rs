@@ -83,7 +83,7 @@ pub(crate) struct WakingSession {
     phase: Phase,
     /// Wakes of the last answer: in effect until the next answer, even after failed calls.
     wakes: Arc<WakeConditions>,
-    /// Time spent on comparing device events since the last report.
+    /// CPU time spent on comparing device events since the last report.
     compared: Duration,
     cursor: Option<Arc<Cursor>>,
     /// Counter that the cursor is part of.
@@ -182,7 +182,7 @@ impl WakingSession {
         };
     }
 
-    /// Sets the timer if the monitor has ended since device events were asked for.
+    /// Sets the timer to at most [`INSTEAD_OF_EVENTS`] from `now` if the handler waits for device events and their monitor has ended.
     fn replace_lost_events(&mut self, now: Instant) {
         let ended = self.subscriptions.devices.is_none() && !self.wakes.udev.is_empty();
         if ended && self.failures == 0 {
@@ -224,7 +224,7 @@ impl WakingSession {
             return;
         };
         let mut rules = self.wakes.udev.iter();
-        // If the next call looks at everything anyway, other events do not matter.
+        // After more events than a call gets, the next call reads all devices anyway, so further events are not compared.
         let wakes = if self.pending.is_over() {
             rules.next().is_some()
         } else {

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::GUESTS;
 use crate::timeouts::GUEST_THREAD_KEEP_ALIVE;
 
-/// Maximum number of threads for blocking work of guests: names and devices. If a driver hangs, some of that work never ends.
+/// Maximum number of threads for blocking work of guests: lookups of names and requests to sysfs. If a driver hangs, some of that work
+/// never ends.
 const WORK: usize = 256;
 /// Increment of the nice value (`nice(2)`) of guests over the agent's own threads.
 const NICER: i32 = 5;

@@ -1,4 +1,4 @@
-//! The timeouts of this crate in one place, each with its reason. The period of a rate is next to its count.
+//! The timeouts of this crate in one place, each with its reason. The period of a rate limit is next to its count, where that is used.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub(crate) const LOADING_WALL: Duration = Duration::from_secs(5);
 pub(crate) const SYSFS_ANSWER: Duration = Duration::from_secs(10);
 /// Timeout of each part of an HTTP request if the guest sets none.
 pub(crate) const HTTP_PART: Duration = Duration::from_secs(10);
-/// Interval of the calls of a handler that asked for device events where there are none.
+/// Interval of the calls of a handler that asked for device events if the agent cannot receive them.
 pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
-/// Maximum time between two calls for comparing device events with wakes: the patterns are the handler's, and a thread of the agent
+/// Maximum CPU time for comparing device events with wakes between two reports: the patterns are the handler's, and a thread of the agent
 /// compares them. Later events wake without a comparison: a superfluous call costs some milliseconds, a missing one a device.
 pub(crate) const COMPARING: Duration = Duration::from_millis(50);
 /// Delay between a network change and its evaluation: a link gets its addresses one after the other.

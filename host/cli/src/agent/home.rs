@@ -32,7 +32,7 @@ pub struct Home {
     pub ledger: Arc<dyn ResourceLedger>,
     /// Writer of the agent's reports; `None` if operators read the status on the node.
     pub reports: Option<KubeReport>,
-    /// Ports for the scheduler's claims; `None` without a scheduler.
+    /// Ports for resource claims; `None` outside of a cluster.
     pub claims: Option<ClaimHome>,
     /// Lock of the node, if schedulers lock it.
     pub lock: Option<LockPort>,
@@ -44,7 +44,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Opens the home that the flags name. `waits` receives the reason while that waits.
+    /// Opens the home that the flags name. `waits` receives the reason while opening has to wait.
     pub async fn open(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
         let tasks = Tasks::default();
         match &settings.dir {

@@ -19,7 +19,7 @@ pub struct Machine {
     /// Error if the network cannot be observed.
     pub no_network: Option<String>,
     pub podman: Option<PathBuf>,
-    /// True if devices are offered to a kubelet of this machine.
+    /// True if this machine has a kubelet to which devices are offered.
     pub has_kubelet: bool,
 }
 

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 /// Time after which the agent counts as ready even if a handler still compiles, so that units that wait for it do not fail.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reports readiness once the board is complete, so that the Instances show the devices of this node.
+/// Reports readiness once `board` is complete and the Instances show the devices of this node, but at the latest after
+/// [`READY_TIMEOUT`].
 pub async fn ready(mut board: AgentState, address: SocketAddr, shutdown: CancellationToken) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;

@@ -73,7 +73,7 @@ pub struct SchedulerConfigArgs {
     pub valid_days: u32,
 }
 
-/// Name of an object, with the default namespace if it names none.
+/// Name of an object; without `namespace` the object is in the default namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectName {
     pub namespace: Option<String>,

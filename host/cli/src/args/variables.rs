@@ -3,9 +3,9 @@
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command};
 
-/// Begins every variable.
+/// Prefix of every variable.
 pub const PREFIX: &str = "LEAFHOST";
-/// Lists the programs that run until they are stopped; the variables of their flags name no command.
+/// Programs that run until they are stopped; the variables of their flags name no command.
 const PROGRAMS: [&str; 5] = [
     "LEAFHOST_AGENT",
     "LEAFHOST_CONTROLLER",
@@ -13,7 +13,7 @@ const PROGRAMS: [&str; 5] = [
     "LEAFHOST_SCHEDULER",
     "LEAFHOST_WEBHOOK",
 ];
-/// Lists the flags that mean the same to every command, because they describe the machine or the cluster.
+/// Flags that mean the same to every command, because they describe the machine or the cluster.
 const SHARED: [&str; 8] = [
     "agent",
     "compile-timeout",

@@ -39,7 +39,7 @@ pub fn run(args: &ConfigMapArgs) -> Result<()> {
     Ok(terminal::print(&text)?)
 }
 
-/// Rejects a component that no agent would load.
+/// Rejects a component that no agent would load; prints a note about missing grants.
 fn check(path: &Path, file: &SourceFile) -> Result<()> {
     let shown = path.display();
     let inspection =
@@ -144,7 +144,7 @@ impl ConfigMap {
     }
 }
 
-/// Gzips the bytes without a time stamp or other metadata.
+/// Gzips the bytes without a time stamp or other metadata; returns gzipped bytes unchanged.
 pub fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes.to_vec());

@@ -1,4 +1,5 @@
-//! Prints a guest's log for its author: one line each on stderr, with its level. Lines of the host are marked.
+//! Prints a guest's log for its author: one line per message on stderr, with its level. `log` marks the guest's lines,
+//! `host` those of the host.
 
 use std::fmt::{self, Write as _};
 

@@ -14,8 +14,8 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use crate::args::CompilerArgs;
 use crate::folders::User;
 
-/// Creates the runtime of a single command. Only sessions need events and the network: set `discovers` if there will be any,
-/// and call this inside a tokio runtime.
+/// Creates the runtime of a single command. Only sessions need events and the network: if there will be sessions, set
+/// `discovers`, and call this inside a tokio runtime.
 pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>> {
     let line = |error: anyhow::Error| format!("{error:#}");
     let (events, network) = if discovers {

@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a status document; 100,000 Instances fit.
 const LARGEST: usize = 512 << 20;
-/// Maximum number of bytes of a reason.
+/// Maximum number of bytes of the body of an error response, which has the reason.
 const LARGEST_REASON: usize = 64 << 10;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
@@ -46,7 +46,7 @@ pub enum Search {
     /// First agent found through these state folders, in this order.
     Folders {
         dirs: Vec<PathBuf>,
-        /// Try the default address last; false if the user named a folder.
+        /// True to try the default address last; false if the user named a folder.
         and_default_address: bool,
     },
 }

@@ -44,7 +44,8 @@ pub fn is_called(wanted: &str, namespace: &str, name: &str) -> bool {
     }
 }
 
-/// Returns the object that has the name, or else the Instance with the most similar name.
+/// Returns a hint for a name that no Instance has: the object that it names, or else the Instance with the most similar
+/// name.
 fn instead(status: &Status, name: &str) -> String {
     let mut configurations = status.configurations.iter();
     if configurations.any(|view| is_called(name, &view.namespace, &view.name)) {

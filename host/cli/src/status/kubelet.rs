@@ -118,7 +118,7 @@ pub fn lines(status: &Status, paint: Paint) -> Vec<String> {
     table.lines(paint)
 }
 
-/// Returns the resource limits that a container sets for any device of the Configuration, and for one certain device; empty
+/// Returns the resource limits that a container sets for any device of the Configuration, and for a particular device; empty
 /// without a kubelet.
 pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {

@@ -8,7 +8,7 @@ use super::{kubelet, podman, tables};
 use crate::table::Table;
 use crate::terminal::{Paint, Size, Tone, count, wrap};
 
-/// Lower bound of lines of the Instance table, even on a small terminal.
+/// Minimum number of lines of the Instance table, even on a small terminal.
 const FEWEST_LINES: usize = 5;
 
 const NO_INSTANCES: &str = "No Instances.";
@@ -115,7 +115,7 @@ fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the handlers that have a note, and one line for all others.
+/// Returns the table of the handlers that have a note, and one line per state for all others.
 fn handlers(status: &Status, now: Timestamp, paint: Paint, width: usize) -> Vec<String> {
     let (noted, well): (Vec<_>, Vec<_>) = status
         .handlers

@@ -3,7 +3,7 @@
 use crate::table::Table;
 use crate::terminal::{Paint, Tone};
 
-/// Number of spaces before what is under a heading.
+/// Indentation of the lines under a heading, in spaces.
 pub const INDENT: usize = 2;
 
 /// Lines grouped under headings.
@@ -39,7 +39,7 @@ impl Page {
             .push(format!("  {:<16} {value}", format!("{name}:")));
     }
 
-    /// Adds values of which the first has the name.
+    /// Adds values, one per line; only the first line has the name.
     pub fn list(&mut self, name: &str, tone: Tone, values: &[String]) {
         let mut label = format!("{name}:");
         for value in values {

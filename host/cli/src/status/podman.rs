@@ -5,13 +5,13 @@ use leafhost_agent::status::Status;
 use crate::folders::SYSTEM_CDI;
 use crate::terminal::wrap;
 
-/// Returns the option before `run` by which podman finds the specs, empty if none is needed, and a note for versions of
-/// podman that need another one.
+/// Returns the option before `run` that names the folder of the specs to podman, which is empty if podman needs none, and a
+/// note for versions of podman that need another option.
 fn spec_option(cdi_dir: &str) -> (String, Option<String>) {
     let flag = format!("--cdi-spec-dir {} ", quoted(cdi_dir));
     match cdi_dir.trim_end_matches('/') {
         SYSTEM_CDI => (String::new(), None),
-        // Podman before 5.5 also reads these by default.
+        // Podman before 5.5 reads these folders by default, too.
         "/run/cdi" | "/var/run/cdi" => {
             let note = format!("podman 5.5 or newer: podman {flag}run …");
             (String::new(), Some(note))
@@ -25,7 +25,7 @@ fn spec_option(cdi_dir: &str) -> (String, Option<String>) {
     }
 }
 
-/// Returns a line with a placeholder for the device, for all devices of this node.
+/// Returns the command for any device of this node, with a placeholder for the device.
 pub fn hint(status: &Status) -> Option<String> {
     let (option, note) = spec_option(status.cdi_dir.as_deref()?);
     let line = format!("podman {option}run --device akri.sh/<configuration>=<hash> IMAGE");
@@ -37,7 +37,7 @@ pub fn hint(status: &Status) -> Option<String> {
 
 /// Returns the command for one device, or for `all` of a kind. If `width` is given, it is wrapped so that a shell reads one command.
 pub fn run_lines(cdi_dir: &str, device: &str, width: Option<usize>) -> Vec<String> {
-    /// Continues a command in the next line.
+    /// Mark at the end of a line whose command continues on the next line.
     const CONTINUED: &str = " \\";
     let (option, _) = spec_option(cdi_dir);
     let command = format!("podman {option}run --rm --device {device} IMAGE");
@@ -53,7 +53,7 @@ pub fn run_lines(cdi_dir: &str, device: &str, width: Option<usize>) -> Vec<Strin
     lines
 }
 
-/// Returns a note for other versions of podman, if the line does not suit them.
+/// Returns a note for other versions of podman, if the command does not suit them.
 pub fn other_podman(cdi_dir: &str) -> Option<String> {
     spec_option(cdi_dir).1
 }

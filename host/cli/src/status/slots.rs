@@ -25,7 +25,8 @@ pub struct Slot {
     /// Node that holds the slot; absent if it is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Resource through which it was claimed: the Instance's or the Configuration's.
+    /// Resource through which the slot was claimed: the Instance's, the Configuration's or, if a scheduler reserved the
+    /// slot, [`DEVICES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// Device id of that resource.
@@ -34,7 +35,7 @@ pub struct Slot {
     /// `namespace/name` of the resource claim that has the slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// Pods on the agent's node that were seen to have the slot.
+    /// Pods that were seen on the agent's node to have the slot, or the pod for which a scheduler reserved it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// Raw entry of `deviceUsage`, if it cannot be parsed.
@@ -85,7 +86,7 @@ fn held(status: &Status) -> &[SlotView] {
     kubelet.map_or(&[], |kubelet| kubelet.slots.as_slice())
 }
 
-/// Returns the slots of the capacity, and used slots beyond it: lowering a capacity frees no slot.
+/// Returns the ids of the slots within the capacity, and of used slots beyond it: lowering the capacity frees no slot.
 fn ids(instance: &Instance) -> Vec<String> {
     let name = &instance.metadata.name;
     let mut ids: Vec<String> = (0..instance.spec.capacity)

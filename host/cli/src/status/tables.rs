@@ -72,7 +72,7 @@ fn handler_note(handler: &HandlerView) -> Cell {
     }
 }
 
-/// Shows the first of the texts and how many more there are.
+/// Returns a cell with the first of the texts and the number of further ones.
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
     let Some((first, rest)) = texts.split_first() else {
         return "".into();
@@ -256,8 +256,8 @@ fn beginning(what: &str, count: u64, first: &str) -> String {
     }
 }
 
-/// Builds the table with one line per Instance. If it does not fit `width` characters, it has ids by their base names or cut in
-/// their middle, and lacks less important columns.
+/// Builds the table with one line per Instance. If it does not fit `width` characters, ids are shortened to their base names or
+/// cut in the middle, and less important columns are dropped.
 pub fn instances(
     status: &Status,
     instances: &[&Instance],
@@ -350,7 +350,8 @@ pub fn is_troubled(instance: &Instance, node: &str) -> bool {
     })
 }
 
-/// Returns the used slots of the capacity; `-` without a kubelet, because only pods take slots.
+/// Returns the number of used slots and the capacity; `-` if no slot is used and there is no kubelet, because only pods take
+/// slots.
 fn slots(status: &Status, instance: &Instance) -> Cell {
     let kubelet = status.kubelet.as_ref();
     let has_pods = status.mode == "cluster"

@@ -16,9 +16,9 @@ use crate::terminal::{self, Paint, Size, Tone};
 
 /// Interval at which ages are refreshed on a terminal, and at which an agent that does not answer is asked again.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Last line of the screen, where keys are read.
+/// Hint in the last line of the screen, if keys are read.
 const HINT: &str = "q: quit";
-/// Lower bound of the time between two requests.
+/// Minimum time between two requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Text to show.
@@ -110,7 +110,7 @@ async fn show(
 
 /// Terminal's alternate screen, without cursor and line wrap, with keys read at once. Dropping it restores the terminal.
 struct Screen {
-    /// Terminal settings before.
+    /// Terminal settings to restore; `None` if they were not changed.
     keys: Option<Termios>,
 }
 
@@ -128,7 +128,7 @@ impl Screen {
     }
 }
 
-/// Turns off echo and line buffering; returns the settings before.
+/// Turns off echo and line buffering; returns the previous settings.
 fn read_keys_at_once() -> Option<Termios> {
     let before = termios::tcgetattr(std::io::stdin()).ok()?;
     let mut now = before.clone();
@@ -138,8 +138,8 @@ fn read_keys_at_once() -> Option<Termios> {
     Some(before)
 }
 
-/// Overwrites the screen line by line to avoid flicker. If the terminal is too small, the last line has the number of missing
-/// lines; if a line is left, it has the hint.
+/// Returns the text that overwrites the screen line by line, which avoids flicker. If the terminal is too small, the last
+/// line has the number of missing lines; if a line is left, it has the hint.
 fn drawing(text: &str, size: Size, hint: Option<&str>) -> String {
     let all = text.lines().count();
     let fits = all <= size.height;

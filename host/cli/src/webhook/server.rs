@@ -39,17 +39,18 @@ pub const BOUNDS: Bounds = Bounds {
     drain: Duration::from_secs(5),
 };
 
-/// Maximum number of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
+/// Maximum number of bytes in a request: the API server accepts objects of up to 3 MiB, and posts the old object with the
+/// new one.
 const MOST_BYTES: usize = 8 << 20;
 /// Maximum number of bytes in all requests together.
 const ALL_BYTES: usize = 32 << 20;
-/// Number of requests parsed at once.
+/// Maximum number of requests parsed at once.
 const PARSED: usize = 2;
 /// Time limit for the API server to post a request.
 const READING: Duration = Duration::from_secs(3);
-/// Number of handlers that validate at once, one for each namespace.
+/// Maximum number of details validated at once, one for each namespace of a peer.
 const AT_ONCE: usize = 4;
-/// Time limit for details to wait for earlier ones of their namespace.
+/// Maximum time that details wait for other details to be validated.
 const WAITING: Duration = Duration::from_secs(4);
 /// Time limit for a handler to validate details. The API server waits ten seconds for the whole answer.
 const VALIDATION: Duration = Duration::from_secs(1);
@@ -67,7 +68,7 @@ struct Shared {
     details: Arc<FairQueue>,
 }
 
-/// Returns the listener and what it serves. Closes each connection while there is no certificate. With `client_ca`, reviews objects only for clients
+/// Returns the listener and its routes. Closes each connection while there is no certificate. With `client_ca`, reviews objects only for clients
 /// with a certificate of this CA.
 pub fn open(
     socket: TcpListener,
@@ -122,7 +123,8 @@ impl Shared {
         })
     }
 
-    /// Reads the review of a caller that may ask, and converts it with `make` on a thread where that delays no other task.
+    /// Reads a review from a caller that may request one, and converts it with `make` on a blocking thread, where that
+    /// delays no other task.
     async fn question<T: Send + 'static>(
         &self,
         caller: &Connection,

@@ -1,7 +1,7 @@
 //! Memory that the host holds for a guest, in the resource table and in pending requests; counts as part of the guest's own memory.
 //!
-//! Counts the resources that may hold bytes of a guest's choice, each at its maximum. All others are bounded in number, and none is
-//! larger than about a kilobyte. The sum is computed again when something is added, because the host is not informed of what a guest drops.
+//! Counts the resources that may hold bytes of a guest's choice, each at its maximum. All others are bounded in number, and none is larger
+//! than about a kilobyte. The sum is computed again when something is added, because the host is not informed when a guest drops something.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use wasmtime::{Error, ResourceLimiter, Result};
@@ -13,7 +13,7 @@ use wasmtime_wasi_http::p2::types::{
 use super::CallState;
 use super::http::{MAX_FIELDS, MAX_REQUEST, MAX_UNSENT};
 
-/// Bytes of a response whose body is being read, besides its headers: data that its connection has read ahead.
+/// Memory of a response whose body is being read, in addition to its headers: data that its connection has read ahead, in bytes.
 const READ_AHEAD: usize = 16 << 10;
 /// Memory of a header map per name with its value: twice their own size, for hash, links and index.
 const ENTRY: usize = 2 * size_of::<(HeaderName, HeaderValue)>();
@@ -28,7 +28,7 @@ const MOST_NAMES: usize =
 const MAX_MAP: usize = MAX_FIELDS + MOST_NAMES * ENTRY + MOST_VALUES * VALUE;
 
 impl CallState {
-    /// Counts what the table holds; to be called after something was added.
+    /// Counts the memory that the table holds. Call this after each addition to the table.
     ///
     /// # Errors
     /// Returns an error if the guest's memory limit has no room for it.

@@ -22,7 +22,7 @@ pub(super) use bounds::MAX_REQUEST;
 
 /// Maximum size of the headers that a guest writes for one message, in bytes.
 pub(super) const MAX_FIELDS: usize = 16 << 10;
-/// Bytes of a body that are taken from the guest at once.
+/// Maximum number of bytes of a body that are taken from the guest at once.
 const CHUNK: usize = 16 << 10;
 /// Maximum size of an unsent part of a body that the host holds: two chunks, and the trailers.
 pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;
@@ -120,8 +120,8 @@ impl WasiHttpHooks for Requests {
     }
 }
 
-/// Converts an error for the guest: uses WASI's error codes if they say it all, else our own text, which the guest can pass on to the
-/// operator. Also records as a denial what an operator can change.
+/// Converts an error for the guest: to a specific error code of WASI if there is one, else to an internal error with Leafhost's text, which
+/// the guest can pass on to the operator. Also records an error that an operator can remedy as a denial.
 fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
     let text = chain(&error);
     match error {

@@ -22,7 +22,7 @@ const LOOK_UPS: u32 = 64;
 const ALL_LOOK_UPS: u32 = 1024;
 /// Maximum number of addresses from which answers are awaited.
 const ASKED: usize = 1024;
-/// Maximum number of denied senders that are named: anyone can send.
+/// Maximum number of denied senders that are recorded: any host on the network can send.
 const NAMED: usize = 8;
 /// Maximum number of denied datagrams read per [`UNASKED_TIME`]: the host reads them outside of the guest's budget.
 const UNASKED: u32 = 64;
@@ -42,7 +42,7 @@ struct Used {
     connected: u32,
     looked_up: u32,
     all_looked_up: u32,
-    /// True once an IPv4 datagram socket is bound to no address of its own. The check of a datagram cannot tell which socket sends it.
+    /// True once an IPv4 datagram socket is bound to the unspecified address. The check of a datagram cannot tell which socket sends it.
     unbound: bool,
     /// Addresses that the call has sent to.
     asked: Vec<SocketAddr>,
@@ -168,7 +168,7 @@ impl NetworkAccess {
         }
     }
 
-    /// Returns the addresses of a name that an entry lets a socket of the guest reach; the others are recorded as denials.
+    /// Returns the addresses of a name that an entry of the grants allows the guest's sockets to reach; records the others as denials.
     ///
     /// # Errors
     /// Returns an error if the name may not be looked up, has no address, or none of its addresses may be reached.
@@ -219,7 +219,7 @@ impl NetworkAccess {
     }
 }
 
-/// Counts one more, or denies it at the limit.
+/// Counts one more use, or denies it at the limit.
 fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied> {
     if *used >= most {
         return Err(Denied(format!(

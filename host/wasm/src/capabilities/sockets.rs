@@ -44,7 +44,7 @@ async fn may(reach: &NetworkAccess, address: SocketAddr, purpose: SocketAddrUse)
     answer.is_ok()
 }
 
-/// Links the interfaces, replacing those that WASI has under these names.
+/// Links the interfaces that create sockets and look up names, replacing wasmtime's.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     tcp_create_socket::add_to_linker::<_, HasSockets>(linker, sockets)?;

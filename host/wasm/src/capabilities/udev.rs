@@ -1,7 +1,7 @@
 //! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which lists the subsystems.
 //!
 //! Every call is one blocking task, whose CPU time counts as the guest's. The task runs to its end even if the guest ends before it. A task
-//! that a driver does not answer never ends, so a handler has only a few.
+//! that a driver does not answer never ends, so a handler may run only a few at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) const MAX_RULES: usize = 64;
 pub(crate) const MAX_TERMS: usize = 256;
 /// Maximum number of attributes per read, and of device nodes whose owners are asked for.
 const MAX_READS: usize = 4096;
-/// Maximum size of the names in one read or of these nodes, in bytes.
+/// Maximum size of all names in one read, or of all device nodes whose owners are asked for, in bytes.
 const MAX_NAMES: usize = 1 << 20;
 
 pub(crate) struct UdevState {
@@ -120,7 +120,7 @@ impl UdevState {
         self.look(read).await
     }
 
-    /// Answers only for nodes of devices that this call has found, because those are granted.
+    /// Returns the owners of device nodes; `None` for a node of a device that this call has not found, because it may not be granted.
     async fn owners(
         &self,
         devnodes: Vec<String>,

@@ -1,6 +1,5 @@
-//! WASI 0.2: present because the libraries of all languages import it, and empty. Needs no grant, and gives only clocks and random
-//! numbers: no files, arguments or environment. The module `sockets` decides what sockets may reach. Standard output and error become log
-//! lines.
+//! WASI 0.2, linked because the libraries of all languages import it. Needs no grant, and gives only clocks and random numbers: no files,
+//! arguments or environment. The module `sockets` decides what sockets may reach. Standard output and error become log lines.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -26,7 +25,7 @@ const MAX_RANDOM: u64 = 64 << 10;
 /// Rust's advice after a panic, which is useless here: guests have no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 
-/// Zero of every guest's monotonic clock.
+/// Origin of every guest's monotonic clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Clock shared by all calls: a handler stores times in its cursor and compares them in the next call.
@@ -94,7 +93,7 @@ impl Shared {
                 if begun.ends_with(b"\n") {
                     self.write_whole(&mut begun);
                 } else {
-                    // A secret may have begun.
+                    // A secret may begin at the end of the part.
                     self.write_pieces(&mut begun, LONGEST_PIECE);
                 }
             }

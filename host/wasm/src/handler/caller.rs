@@ -114,7 +114,7 @@ impl GuestCaller {
         })
     }
 
-    /// Checks an answer. Blocks if it has paths.
+    /// Checks and converts an answer. Blocks if it has paths.
     fn discovered(
         &self,
         answer: types::Discovery,

@@ -132,7 +132,7 @@ impl WakeSources {
     }
 }
 
-/// Keeps the shortest of several times.
+/// Sets the time of `wakes`, unless a shorter one is set.
 fn after(wakes: &mut WakeConditions, time: Duration) {
     wakes.after = Some(wakes.after.map_or(time, |other| other.min(time)));
 }

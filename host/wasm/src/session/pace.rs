@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Number of calls in a row above which they count as a flood.
 const FLOOD: u32 = 20;
-/// Pause between calls after which a new row begins.
+/// Pause after which the calls in a row are counted from zero again.
 const CALM: Duration = Duration::from_secs(10);
 /// Bounds of the pause after a call in a flood; within them it equals the duration of that call.
 const FLOOD_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
@@ -17,13 +17,14 @@ const FLOOD_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// Minimum ratio of the pause after a failed call to its CPU time: at most one hundredth of a core.
 const PER_CPU: u32 = 100;
 
-/// Returns the pause after `failures` failures in a row, the last of which used `cpu`: that of [`backoff::wait`], and at least a second.
+/// Returns the pause after `failures` failures in a row, the last of which used `cpu`: that of [`backoff::wait`], but at least
+/// [`BACKOFF_FIRST`] and [`PER_CPU`] times `cpu`.
 pub(super) fn after_failure(failures: u32, cpu: Duration) -> Duration {
     let wait = backoff::wait(failures).max(BACKOFF_FIRST);
     wait.max(cpu.saturating_mul(PER_CPU))
 }
 
-/// Calls caused by others on the network.
+/// Number and times of the calls that other hosts on the network caused.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// Start of the running call.
@@ -43,7 +44,7 @@ impl Pace {
         self.begun = Some(now);
     }
 
-    /// Returns the pause after a call of any cause that ends now.
+    /// Records the end of a call, whatever caused it; returns the pause after it.
     pub(super) fn end(&mut self, now: Instant) -> Duration {
         let Some(begun) = self.begun.take() else {
             return WAKE_SPACING;

@@ -18,11 +18,11 @@ const MAX_EVENTS: usize = 256;
 
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
-    /// A device event, or one for lost ones.
+    /// A device event, or [`Event::lost`] if some were lost.
     Device(Arc<Event>),
     /// The granted interfaces changed.
     Network,
-    /// A datagram of a granted group, or that some were lost.
+    /// A datagram of a granted group, or the news that some were lost.
     Group(Received),
 }
 

@@ -92,7 +92,7 @@ impl Document {
         }
     }
 
-    /// Creates the document of an outcome; the handler was not called.
+    /// Creates the document of an outcome, without the explanations and the cost of a call.
     pub fn without_call(
         handler: &dyn Handler,
         node: &str,

@@ -11,7 +11,7 @@ use crate::status::tables::total;
 use crate::table::Table;
 use crate::terminal::{Paint, Tone, count};
 
-/// Formats the devices, those left out, and with `explain` the skipped candidates.
+/// Formats the devices, those left out, with `explain` the skipped candidates, and the departed devices.
 pub fn text(document: &Document, explain: bool, paint: Paint) -> String {
     let mut blocks: Vec<Vec<String>> = document
         .devices

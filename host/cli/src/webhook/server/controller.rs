@@ -1,5 +1,5 @@
-//! Answers whether the objects that the controller writes follow from a Configuration: pods, jobs and services, and the
-//! reservations of names.
+//! Tells the API server whether the objects that the controller writes follow from a Configuration: pods, jobs and services,
+//! and the reservations of names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use super::Shared;
 use super::fair_queue::FairQueue;
 
-/// Time limit for lookups at the API server. It waits ten seconds for the answer.
+/// Time limit for lookups at the API server, which waits ten seconds for the webhook's answer.
 const LOOKING: Duration = Duration::from_secs(5);
-/// Number of objects reviewed at once, one for each namespace.
+/// Maximum number of objects reviewed at once, one for each namespace of a peer.
 const AT_ONCE: usize = 4;
 const RULE: &str = "the controller writes what Configurations ask for and nothing else";
 const REMEDY: &str = "if another webhook or plugin of this cluster changes pods or services, set \
@@ -40,7 +40,7 @@ struct Reviewer {
     fair_queue: Arc<FairQueue>,
 }
 
-/// Returns the route at which the API server asks.
+/// Returns the route to which the API server posts reviews.
 pub fn routes(shared: Arc<Shared>, origins: Origins) -> Router {
     let reviewer = Reviewer {
         shared,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Client that work is done for: the peer of a request, and the namespace in it. Any peer may write any namespace.
+/// Client that work is done for: the peer of a request, and the namespace in it. Any peer may name any namespace.
 pub type Client = (Option<IpAddr>, String);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Queue {
     waiting: BTreeMap<u64, (Client, oneshot::Sender<()>)>,
 }
 
-/// Permit to run a task, or a position in the queue for one. Dropping it lets the next one run.
+/// Permit of a running task, or place of a waiting one in the queue. Dropping it lets the next task run.
 #[derive(Debug)]
 pub struct Permit {
     fair_queue: Arc<FairQueue>,
@@ -31,7 +31,7 @@ pub struct Permit {
 }
 
 impl FairQueue {
-    /// Creates a queue of which at most `most` tasks run at once.
+    /// Creates a queue that runs at most `most` tasks at once.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,

@@ -1,4 +1,5 @@
-//! Bytes of the requests that are read or answered. They are bounded; the peer that holds the most is closed first.
+//! Bounds the bytes of all requests that are being read or answered. If they are too many, connections of the peer that
+//! holds the most are closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,7 @@ struct Request {
     bytes: usize,
 }
 
-/// Place of one request. Dropping it frees the place.
+/// Guard of a counted request. Dropping it removes the request from the count.
 #[derive(Debug)]
 pub struct RequestGuard {
     requests: Arc<Requests>,
@@ -104,8 +105,8 @@ impl Held {
 }
 
 impl RequestGuard {
-    /// Counts `bytes` more bytes, and closes connections that hold the most if there are too many. Returns false if this one
-    /// was closed.
+    /// Counts `bytes` more bytes. While all requests together have too many, closes connections, first of the peer that
+    /// holds the most. Returns false if this request's connection was closed.
     fn takes(&self, bytes: usize) -> bool {
         let mut held = self.requests.lock();
         if let Some(request) = held.requests.get_mut(&self.number) {
@@ -127,7 +128,7 @@ impl RequestGuard {
         held.requests.contains_key(&self.number)
     }
 
-    /// Stops counting the body, since it has been dropped.
+    /// Stops counting the bytes of the body. Call this when the body has been dropped.
     pub fn release(&self) {
         if let Some(request) = self.requests.lock().requests.get_mut(&self.number) {
             request.bytes = 0;

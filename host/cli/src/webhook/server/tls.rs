@@ -22,7 +22,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// Returns the configuration of the server. With a CA, given as PEM, a client may show a certificate of it, and no other.
+/// Returns the configuration of the server. With `client_ca`, as PEM, a client may show a certificate of that CA or none.
 pub fn config(
     certificate: watch::Receiver<Option<Serving>>,
     client_ca: Option<&[u8]>,

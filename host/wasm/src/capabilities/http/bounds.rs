@@ -1,4 +1,4 @@
-//! Functions of `wasi:http` that make the host hold data of a guest, each with a bound in front of wasmtime's own.
+//! Functions of `wasi:http` that make the host hold data of a guest: each checks a bound in addition to what wasmtime's own does.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentNamedList, Lift, Linker, LinkerInstance, Lower, Resource};
@@ -131,7 +131,7 @@ fn makers(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     )
 }
 
-/// Links a function, and counts what the table holds after it.
+/// Links `function`, and counts the memory that the table holds after each call of it.
 fn maker<P, R>(
     interface: &mut LinkerInstance<'_, CallState>,
     name: &str,
