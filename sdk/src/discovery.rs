@@ -38,8 +38,7 @@ impl Discovery {
     }
 
     /// Creates an answer that lists all devices. A device of an earlier answer that is not among them is gone: it is
-    /// withdrawn
-    /// once its grace period (none for a local device, five minutes for a shared one) has expired.
+    /// withdrawn once its grace period (none for a local device, five minutes for a shared one) has expired.
     pub fn complete(devices: impl IntoIterator<Item = Device>) -> Self {
         Self::new(Devices::Complete(devices.into_iter().collect()))
     }

@@ -21,8 +21,7 @@ pub trait Handler {
     fn describe() -> Description;
 
     /// Returns all problems of details that have the right shape: exceeded bounds, malformed patterns, fields that exclude
-    /// each
-    /// other. It must not do I/O.
+    /// each other. It must not do I/O.
     ///
     /// The host calls it when a Configuration changes, and before every [`discover`](Self::discover).
     fn validate(details: &Self::Details) -> Vec<Problem> {

@@ -97,15 +97,13 @@ impl Host {
 
     /// Returns true while less than 80 % of the call's wall-clock budget is used. After that, answer
     /// [`partial`](crate::Discovery::partial) and continue at the next call: a call that exceeds its budget is ended and
-    /// its
-    /// answer lost.
+    /// its answer lost.
     pub fn has_time(&self) -> bool {
         !self.time_left().is_zero()
     }
 
     /// Returns the time until 80 % of the call's wall-clock budget is used. Use it as the [`limit`](Self::within) of work
-    /// before
-    /// the answer, even if that has to be partial.
+    /// before the answer, even if that has to be partial.
     pub fn time_left(&self) -> Duration {
         let to_use = self.wall.saturating_mul(4) / 5;
         to_use.saturating_sub(self.elapsed())

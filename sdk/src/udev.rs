@@ -69,16 +69,14 @@ impl Udev<'_> {
         Ok(self.0.imports.udev_find(rules)?)
     }
 
-    /// Reads sysfs attributes, given as pairs of `devpath` and attribute name, at most 4,096. Returns one value for each,
-    /// in the
-    /// same order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
+    /// Reads sysfs attributes, given as pairs of `devpath` and attribute name, at most 4,096. Returns one value for each, in
+    /// the same order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
     pub fn read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         Ok(self.0.imports.udev_read(attributes)?)
     }
 
     /// Returns the owners of device nodes such as `/dev/ttyUSB0`, at most 4,096, one for each in the same order; `None` for
-    /// a
-    /// node of no device that [`find`](Self::find) returned in the same call.
+    /// a node of no device that [`find`](Self::find) returned in the same call.
     pub fn owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
         Ok(self.0.imports.udev_owners(devnodes)?)
     }

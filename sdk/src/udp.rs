@@ -44,8 +44,7 @@ pub struct Probe {
     /// sender's address. If empty, the unspecified address is used, which follows the default route.
     pub from: Vec<SocketAddr>,
     /// Datagrams as delay after the start, target and payload. Each is sent from every address of its target's family, but
-    /// not
-    /// from an address with a scope id to another scope; a link-local target without a scope id gets the sender's.
+    /// not from an address with a scope id to another scope; a link-local target without a scope id gets the sender's.
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     /// Time during which answers are collected.
     pub window: Duration,

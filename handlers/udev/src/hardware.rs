@@ -47,8 +47,7 @@ pub fn wanted(chain: &[&Device]) -> Vec<Wanted> {
     all
 }
 
-/// Returns the names and values of the attributes of the chain's first device. Vendor, model and serial number come from
-/// the
+/// Returns the names and values of the attributes of the chain's first device. Vendor, model and serial number come from the
 /// nearest device of the same hardware that has them.
 pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, AttributeValue)> {
     let Some(device) = chain.first() else {

@@ -60,8 +60,7 @@ impl Unknown {
 }
 
 /// Returns the known field most similar to `name`, if at most a third of its letters differ. `name` may omit a prefix such
-/// as
-/// `leafhost.dev/`.
+/// as `leafhost.dev/`.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let spellings = known.iter().flat_map(|&known| {

@@ -32,9 +32,9 @@ impl Host {
         executor::unless(self.sleep(limit), work).await
     }
 
-    /// Retries a failed network operation, with a backoff of 200 ms that doubles each time: at most `times` attempts in
-    /// all, and
-    /// only while [`time_left`](Self::time_left) allows. Denied operations and answers that are too large are not retried.
+    /// Retries a failed network operation, with a backoff of 200 ms that doubles each time: at most `times` attempts in all,
+    /// and only while [`time_left`](Self::time_left) allows. Denied operations and answers that are too large are not
+    /// retried.
     ///
     /// ```
     /// # use leafhost_sdk::{Host, http, net};
@@ -88,8 +88,7 @@ impl Host {
     }
 
     /// Returns the network interfaces that the handler may use and that are up and have an address, sorted by index. Needs
-    /// the
-    /// grant `network`.
+    /// the grant `network`.
     pub fn interfaces(&self) -> Vec<NetworkInterface> {
         self.imports.interfaces()
     }

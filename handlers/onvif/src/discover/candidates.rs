@@ -426,8 +426,7 @@ fn keep_known(cursor: &Cursor, collected: &mut Collected) {
     }
 }
 
-/// Reports each endpoint reference that several hosts claim, and which of them become devices. `hosts` is sorted by
-/// endpoint
+/// Reports each endpoint reference that several hosts claim, and which of them become devices. `hosts` is sorted by endpoint
 /// reference.
 fn report_clones(details: &Details, hosts: &Index, collected: &mut Collected) {
     let mut claims: Vec<(String, Vec<String>)> = Vec::new();

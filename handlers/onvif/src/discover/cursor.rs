@@ -213,8 +213,7 @@ impl Info {
 }
 
 /// Returns the IP address and the hardware address of the camera's interface at `at`. If the camera reports no such
-/// interface, returns those of the first interface with an address that is not link-local, otherwise only the first
-/// hardware
+/// interface, returns those of the first interface with an address that is not link-local, otherwise only the first hardware
 /// address. Disabled interfaces come last.
 fn addresses(interfaces: &[Interface], at: &Host) -> (String, String) {
     let mut interfaces: Vec<&Interface> = interfaces.iter().collect();

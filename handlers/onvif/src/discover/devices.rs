@@ -50,8 +50,7 @@ fn health(camera: &Camera) -> Health {
 }
 
 /// Builds the devices of a camera: one, or one for each of its video sources. There is none while the video sources are to
-/// be
-/// devices but are not known yet, because any other id would be withdrawn as soon as they are.
+/// be devices but are not known yet, because any other id would be withdrawn as soon as they are.
 pub fn devices(url: &str, camera: &Camera, details: &Details) -> Vec<Device> {
     let media = &camera.info.media;
     let sources = match (details.channels, media.known) {

@@ -134,8 +134,7 @@ impl Exchange<'_> {
     }
 
     /// Asks for the streams or snapshots of all profiles. The first URL is asked for twice, to leave out values that change
-    /// with
-    /// each answer and so would change the device each time.
+    /// with each answer and so would change the device each time.
     async fn links(&mut self, operation: Operation, media: &mut Media) -> Result<(), Failed> {
         let is_stream = operation == Operation::GetStreamUri;
         let tokens: Vec<String> = media.profiles.iter().map(|one| one.token.clone()).collect();

@@ -97,11 +97,9 @@ impl Media {
         before.any(|source| !sources.contains(&source))
     }
 
-    /// Adopts from an earlier answer what is missing here, and the order of the profiles if they are the same. A camera
-    /// that had
-    /// several video sources keeps their ids, even if it now reports only one. URLs contain the address, so they are not
-    /// adopted
-    /// if `has_moved` is true.
+    /// Adopts from an earlier answer what is missing here, and the order of the profiles if they are the same. A camera that
+    /// had several video sources keeps their ids, even if it now reports only one. URLs contain the address, so they are not
+    /// adopted if `has_moved` is true.
     pub fn keep(&mut self, before: &Self, has_moved: bool) {
         self.known = self.known.max(before.known);
         let place = |profile: &Profile| {
