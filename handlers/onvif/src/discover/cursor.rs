@@ -31,7 +31,7 @@ pub struct Cursor {
     pub probed: Moment,
     /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
-    /// Number of the next address of the details to be probed.
+    /// Index of the next address of the details to probe.
     pub swept: u64,
     /// Digest of the devices that the agent has; `None` before the first complete answer.
     pub sent_digest: Option<u64>,
