@@ -1,4 +1,4 @@
-//! Runs one `discover` call: probes the network, asks the cameras that are new or due, and answers with the changes.
+//! Runs one `discover` call: probes the network, asks the cameras that are new or due, and reports the devices.
 //!
 //! The timer, and any event that only a probe can resolve, start a full scan. A Hello or Bye between two scans concerns one
 //! camera, and only that camera is asked.

@@ -76,7 +76,7 @@ pub enum Error {
 
 impl Error {
     /// Returns true if one of our limits caused the error, directly or because the server respects it. The server may have
-    /// more to tell.
+    /// more to report.
     pub fn is_bound(&self) -> bool {
         let ours = matches!(
             self,

@@ -35,7 +35,7 @@ pub fn attributes(identity: Identity, chain: &[&Device]) -> Vec<Wanted> {
     all
 }
 
-/// Returns the ids of the groups, in their order. No two are equal.
+/// Returns the ids of the groups, in the order of the groups. No two are equal.
 pub fn ids(
     identity: Identity,
     groups: &[Group<'_>],

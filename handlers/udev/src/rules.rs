@@ -99,8 +99,8 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
     })
 }
 
-/// Describes how to compare links instead of with SYMLINK. `reader` is positioned after the word SYMLINK; the remedy
-/// contains the value that follows, if any.
+/// Describes how to compare links without SYMLINK. `reader` is positioned after the word SYMLINK; the remedy contains the
+/// value that follows, if any.
 fn no_symlink(mut reader: Reader<'_>) -> String {
     let written = comparison(&mut reader).unwrap_or_default();
     let (negated, links) = match written {

@@ -1,4 +1,5 @@
-//! Sends requests to one camera to learn whether it is present, and its data. This module does not read announcements.
+//! Sends requests to one camera to learn whether it is present, and to get its data. This module does not read
+//! announcements.
 
 mod streams;
 
@@ -26,7 +27,7 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 pub enum Streams {
     /// The streams are not wanted.
     No,
-    /// They are wanted, and not asked for in this call.
+    /// They are wanted, but not asked for in this call.
     Later,
     /// They are asked for, with this time limit and for these devices.
     Within(Duration, Channels),

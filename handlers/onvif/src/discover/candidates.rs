@@ -1,4 +1,4 @@
-//! Selects the cameras to ask from the announcements heard: filters, removes duplicates, bounds the number. It sends
+//! Selects the cameras to ask from the received announcements: filters, removes duplicates, bounds the number. It sends
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ impl Collected {
     }
 }
 
-/// Converts the announcements heard into candidates.
+/// Converts the received announcements into candidates.
 pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncement]) -> Collected {
     let mut collected = Collected::default();
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -199,7 +199,7 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
 }
 
 /// Counts the endpoint references that each source announces. A source with several is a recorder or a router: its own
-/// address stands for none of them.
+/// address identifies none of them.
 fn count_cameras(received: &[ReceivedAnnouncement]) -> Index {
     let (mut counts, mut counted) = (Index::new(), Index::new());
     for one in received {

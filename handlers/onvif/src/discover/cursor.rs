@@ -113,9 +113,9 @@ pub enum Claim {
     /// No proof: the announcement came from another address.
     #[default]
     Foreign,
-    /// Announcement from that address, but another host claims the same camera.
+    /// Announcement from the host's own address, but another host claims the same camera.
     Contested,
-    /// Announcement from that address, and no other host claimed the camera before.
+    /// Announcement from the host's own address, and no other host claimed the camera before.
     Own,
 }
 
@@ -190,7 +190,7 @@ impl Info {
         }
     }
 
-    /// Takes the fields of an answer from the camera asked at `at`.
+    /// Adopts the fields that an answer of the camera asked at `at` has.
     pub fn take(&mut self, answer: soap::Answer, at: &Host) {
         let (ip, mac) = addresses(&answer.interfaces, at);
         let macs = macs(&answer.interfaces);

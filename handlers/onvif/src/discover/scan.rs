@@ -259,8 +259,8 @@ fn is_among(announced: &[String], url: &str) -> bool {
         .is_ok()
 }
 
-/// Returns true if a retry is due after `times` failures: at once after none, then after 10 s, 20 s, 40 s and so on, at most
-/// after `most`. The 2 s allow for a timer that fires early.
+/// Returns true if a retry is due after `times` failures: at once if there are none, otherwise after 10 s, 20 s, 40 s and so
+/// on, up to `most`. The 2 s allow for a timer that fires early.
 fn is_due(times: u64, asked: Moment, now: Moment, most: Moment) -> bool {
     let pause = 10_000_u64
         .saturating_mul(1 << times.saturating_sub(1).min(8))

@@ -30,7 +30,7 @@ pub struct Challenge {
     is_session: bool,
     /// True if `auth` is offered; without any `qop` the answer is that of RFC 2069.
     has_qop: bool,
-    /// True if only the nonce was stale, and the password not wrong.
+    /// True if the camera rejected only a stale nonce, and not the password.
     pub is_stale: bool,
 }
 

@@ -117,8 +117,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Pings a known camera, twice if the first attempt gets no answer. A refusal counts as present only if the camera
-    /// announced itself or refused before: another host may have the address now and refuse everything.
+    /// Pings a known camera, a second time if the first attempt shows its absence and there is time. A refusal counts as an
+    /// answer only if the camera announced itself or refused before: another host may have the address now and refuse
+    /// everything.
     async fn ping(
         &self,
         xaddr: &XAddr,
