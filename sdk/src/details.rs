@@ -74,7 +74,7 @@ fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
     }
 }
 
-/// Returns the message without the path that the reader puts before it, if it has another form than ours.
+/// Strips the path that the YAML reader puts before the message, for a path written differently from ours.
 fn without_path(message: &str) -> &str {
     let mistakes = ["invalid type: ", "invalid value: ", "invalid length "];
     let found = mistakes.iter().find_map(|begin| message.find(begin));

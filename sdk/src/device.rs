@@ -1,4 +1,4 @@
-//! Builder methods of [`Device`]. They do not check rules of the contract; the host drops devices that break one.
+//! Builder methods of [`Device`]. They do not check the rules of the contract; the host drops a device that breaks one.
 
 use crate::{Attribute, AttributeValue, Device, DeviceNode, Health, Mount};
 

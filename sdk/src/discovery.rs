@@ -37,8 +37,8 @@ impl Discovery {
         }
     }
 
-    /// Creates an answer that lists all devices. A device from before that is not among them has gone: it is withdrawn when
-    /// its grace period (none for a local device, five minutes for a shared one) has expired.
+    /// Creates an answer that lists all devices. A device of an earlier answer that is not among them is gone: it is
+    /// withdrawn once its grace period (none for a local device, five minutes for a shared one) has expired.
     pub fn complete(devices: impl IntoIterator<Item = Device>) -> Self {
         Self::new(Devices::Complete(devices.into_iter().collect()))
     }
@@ -62,7 +62,7 @@ impl Discovery {
         self
     }
 
-    /// Requests a call after this time, clamped to one second and one day.
+    /// Requests a call after this time, clamped to between one second and one day.
     #[must_use]
     pub fn wake_after(mut self, time: Duration) -> Self {
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -70,7 +70,7 @@ impl Discovery {
         self
     }
 
-    /// Requests a call on a udev event of a device for which all terms hold. Needs the grant `udev`.
+    /// Requests a call on a udev event of a device for which all terms of `rule` hold. Needs the grant `udev`.
     #[must_use]
     pub fn wake_on_udev(mut self, rule: impl Into<udev::Rule>) -> Self {
         self.wake.push(Wake::Udev(rule.into()));
@@ -116,7 +116,7 @@ impl Discovery {
         self
     }
 
-    /// Returns the wakes for the host, with the default one if none is set.
+    /// Returns the wakes for the host. Without any, returns the default wake, unless `until_changed` is set.
     pub fn wakes(&self) -> &[Wake] {
         if self.wake.is_empty() && !self.until_changed {
             &[DEFAULT_WAKE]

@@ -9,14 +9,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Error of a call that has no answer. The devices found before stay.
 ///
-/// Any `std::error::Error` converts into [`Unavailable`](Self::Unavailable) with `?`; the text includes its sources. For
-/// that reason this type does not implement `std::error::Error` itself.
+/// Any `std::error::Error` converts into [`Unavailable`](Self::Unavailable) with `?`; the text includes its sources. Because
+/// of this conversion, the type itself does not implement `std::error::Error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// Details that turned out to be wrong only during the call. There is no further call until the Configuration changes.
     InvalidDetails(Vec<Problem>),
-    /// Names something the handler needs that is not available at the moment. The next call comes after one second, then
-    /// two, up to five minutes.
+    /// Temporary failure; the text says what is not available. The next call comes after one second, then two, and so on up
+    /// to five minutes.
     Unavailable(String),
 }
 

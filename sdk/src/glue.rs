@@ -18,7 +18,7 @@ pub trait Registered: Handler {
     const VERSION: &'static str;
 }
 
-/// Implements a component's exports for a handler.
+/// Implementation of a component's exports by the handler `H`.
 #[derive(Debug)]
 pub struct Component<H>(PhantomData<H>);
 

@@ -20,16 +20,16 @@ pub trait Handler {
     /// Returns the handler's name and defaults. The host calls it once when the bytes are loaded; only logging works then.
     fn describe() -> Description;
 
-    /// Returns all problems of details that have the right shape: bounds, patterns, mutual exclusion. It must not do I/O.
+    /// Returns all problems of details that have the right shape: exceeded bounds, malformed patterns, fields that exclude
+    /// each other. It must not do I/O.
     ///
-    /// Called when a Configuration changes, and before every [`discover`](Self::discover).
+    /// The host calls it when a Configuration changes, and before every [`discover`](Self::discover).
     fn validate(details: &Self::Details) -> Vec<Problem> {
         let _ = details;
         Vec::new()
     }
 
-    /// Returns remarks for the operator on details that are valid, such as a value in an old format. Shown by `leafhost
-    /// check`.
+    /// Returns remarks for the operator on valid details, such as a value in an old format. `leafhost check` shows them.
     fn remarks(details: &Self::Details) -> Vec<Problem> {
         let _ = details;
         Vec::new()

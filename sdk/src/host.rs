@@ -1,4 +1,4 @@
-//! Capabilities that a handler may call. In a component these are the imports, natively the fake of [`crate::testing`].
+//! Capabilities that a handler may call: the imports in a component, the fake of [`crate::testing`] in a native build.
 //!
 //! [`Host`] is a concrete type on purpose: behind a trait object every import would stay in every component, and an import
 //! without a grant is refused at load. With a concrete type, a capability that is never called is not imported.
@@ -26,8 +26,8 @@ pub(crate) use native as imports;
 
 /// Capabilities of one call.
 ///
-/// Logging, explanations, clock and random numbers need no grant; each other capability needs one as soon as the handler's
-/// code calls it anywhere.
+/// Logging, explanations, the clock and random numbers need no grant; every other capability needs one as soon as the
+/// handler's code calls it anywhere.
 #[derive(Debug)]
 pub struct Host {
     pub(crate) imports: Imports,
@@ -95,15 +95,15 @@ impl Host {
         self.imports.now().saturating_sub(self.started)
     }
 
-    /// Returns true while less than 80 % of the call's wall clock is used. Otherwise answer
-    /// [`partial`](crate::Discovery::partial) and continue at the next call: a call that exceeds its budget is ended and its
-    /// answer lost.
+    /// Returns true while less than 80 % of the call's wall-clock budget is used. After that, answer
+    /// [`partial`](crate::Discovery::partial) and continue at the next call: a call that exceeds its budget is ended and
+    /// its answer lost.
     pub fn has_time(&self) -> bool {
         !self.time_left().is_zero()
     }
 
-    /// Returns the time until 80 % of the call's wall clock is used. Use it as the [`limit`](Self::within) of work before
-    /// the answer, even if that has to be partial.
+    /// Returns the time until 80 % of the call's wall-clock budget is used. Use it as the [`limit`](Self::within) of work
+    /// before the answer, even if that has to be partial.
     pub fn time_left(&self) -> Duration {
         let to_use = self.wall.saturating_mul(4) / 5;
         to_use.saturating_sub(self.elapsed())

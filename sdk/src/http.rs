@@ -73,7 +73,8 @@ impl Request {
         self
     }
 
-    /// Returns the headers to send: those of the author, and the length of the body wherever the method expects one.
+    /// Returns the headers to send: the author's without `Content-Length`, which is computed wherever the method expects a
+    /// body.
     #[cfg(any(target_family = "wasm", test))]
     pub(crate) fn fields(&self) -> Vec<(&str, String)> {
         let authors = self.headers.iter();

@@ -13,9 +13,9 @@ pub struct Request<D> {
     pub details: D,
     /// `discoveryProperties` of the Configuration, resolved and sorted by name.
     pub properties: Vec<Property>,
-    /// Events that caused the call, in the order they came. Wakes that fell together are in one call.
+    /// Events that caused the call, in the order they occurred. Events that coincide cause a single call.
     pub events: Vec<Event>,
-    /// True if more events came than are kept (64): look at everything.
+    /// True if more events occurred than are kept (64): look at everything.
     pub events_lost: bool,
     /// Limits of the call; [`Host::has_time`](crate::Host::has_time) watches the clock.
     pub budget: Budget,

@@ -59,11 +59,11 @@ pub use udev::UdevDevice;
 pub use udp::UdpAnswer;
 pub(crate) use udp::UdpSocket;
 
-/// Upper bounds of explanations kept per call, and of bytes per text.
+/// Maximum number of explanations that a fake host keeps, and of bytes in each of their texts.
 const MAX_SKIPPED: usize = 1_000;
 const MAX_SKIPPED_TEXT: usize = 512;
 
-/// Fake host in memory: devices, network, and the handler's reports.
+/// In-memory fake of the host: devices, network, and the handler's reports.
 ///
 /// The clock advances only by [`pass`](Self::pass) and by waits; a wait takes no real time and is exact. The random numbers
 /// are the same in every run.
@@ -112,7 +112,8 @@ impl FakeHost {
         self
     }
 
-    /// Advances the clock by this time whenever it is read, so that [`Host::has_time`] becomes false after a while.
+    /// Makes the clock advance by this time whenever the handler reads it, so that [`Host::has_time`] becomes false after a
+    /// while.
     #[must_use]
     pub fn tick(self, time: Duration) -> Self {
         self.0.clock.set_tick(time);

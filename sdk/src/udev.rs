@@ -63,19 +63,20 @@ impl Udev<'_> {
     /// Returns all devices for which at least one of the rules holds, with their ancestors, sorted by `devpath`.
     /// [`Device::matched`] tells them apart.
     ///
-    /// A rule is a list of terms that must all hold. Each call walks through sysfs once: ask all rules (at most 64) at once.
+    /// A rule is a list of terms that must all hold. Each call walks through sysfs once: pass all rules (at most 64)
+    /// together.
     pub fn find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
         Ok(self.0.imports.udev_find(rules)?)
     }
 
-    /// Reads sysfs attributes, given as pairs of `devpath` and attribute name, at most 4,096. The values have the same
-    /// length and order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
+    /// Reads sysfs attributes, given as pairs of `devpath` and attribute name, at most 4,096. Returns one value for each, in
+    /// the same order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
     pub fn read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         Ok(self.0.imports.udev_read(attributes)?)
     }
 
-    /// Returns the owners of device nodes such as `/dev/ttyUSB0`, at most 4,096. The answer has the same length and order;
-    /// `None` for a node of no device that [`find`](Self::find) returned in the same call.
+    /// Returns the owners of device nodes such as `/dev/ttyUSB0`, at most 4,096, one for each in the same order; `None` for
+    /// a node of no device that [`find`](Self::find) returned in the same call.
     pub fn owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
         Ok(self.0.imports.udev_owners(devnodes)?)
     }
@@ -96,7 +97,7 @@ impl Device {
 }
 
 impl Field {
-    /// Returns the key in the syntax of a rules file.
+    /// Returns the name of the field in a udev rules file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Attr => "ATTR",

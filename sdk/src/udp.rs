@@ -43,8 +43,8 @@ pub struct Probe {
     /// Addresses to send from, with port 0: one for each network, since a datagram leaves through the interface of its
     /// sender's address. If empty, the unspecified address is used, which follows the default route.
     pub from: Vec<SocketAddr>,
-    /// Delay after the start, target and payload of each datagram. It is sent from every address of its family, but not from
-    /// one with a scope id to another scope; a link-local target without a scope id gets the sender's.
+    /// Datagrams as delay after the start, target and payload. Each is sent from every address of its target's family, but
+    /// not from an address with a scope id to another scope; a link-local target without a scope id gets the sender's.
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     /// Time during which answers are collected.
     pub window: Duration,

@@ -8,7 +8,7 @@ use leafhost_sdk::serde::de::{
 };
 use leafhost_sdk::{Deserialize, Problem};
 
-/// Maximum number of GPUs per node: the default number of devices in an answer.
+/// Maximum number of GPUs per node: the default maximum of devices in an answer.
 const MAX_COUNT: u32 = 4_096;
 /// Maximum number of bytes in the text of an attribute.
 const MAX_TEXT: usize = 64;

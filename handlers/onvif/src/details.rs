@@ -14,7 +14,7 @@ const MAX_TIMEOUT_SECONDS: i64 = 10;
 
 /// Maximum number of addresses that are probed one by one.
 const MAX_ADDRESSES: usize = 1_024;
-/// Lower bound of the prefix of a network that is probed address by address.
+/// Minimum prefix length of a network that is probed address by address.
 const MIN_PREFIX: u8 = 22;
 /// Port of WS-Discovery.
 const PORT: u16 = 3702;
@@ -266,7 +266,7 @@ impl Target {
         }
     }
 
-    /// Returns the addresses to probe; a network has none for itself and its broadcasts.
+    /// Returns the addresses to probe; for a network, without its network and broadcast addresses.
     pub fn addresses(self) -> impl Iterator<Item = SocketAddr> {
         let Address { ip, prefix } = self.network;
         let (first, last, only) = match ip {
@@ -288,7 +288,7 @@ impl Target {
         self.network.contains(ip)
     }
 
-    /// Returns the entry of the grants for these ports.
+    /// Returns the entry of the grants that permits these ports of the target.
     pub fn grant(&self, ports: &str) -> String {
         let Address { ip, prefix } = self.network;
         match ip {

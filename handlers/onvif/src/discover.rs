@@ -1,4 +1,4 @@
-//! Runs one `discover` call: probes the network, asks the cameras that are new or due, and answers with the changes.
+//! Runs one `discover` call: probes the network, asks the cameras that are new or due, and reports the devices.
 //!
 //! The timer, and any event that only a probe can resolve, start a full scan. A Hello or Bye between two scans concerns one
 //! camera, and only that camera is asked.
@@ -32,9 +32,9 @@ use sweep::sweep;
 
 /// Time from one probe to the next, as in Akri.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Lower bound of the time between two probes if an event on the network asks for a probe.
+/// Minimum time between two probes if an event on the network calls for a probe.
 const SOONEST: Duration = Duration::from_secs(2);
-/// Maximum delay of a due probe for a Hello or Bye, which would otherwise wait until the probe ends.
+/// Maximum time by which a Hello or Bye, which is handled first, may delay a due probe.
 const LATE: Duration = Duration::from_secs(2);
 /// Maximum number of answers to the multicast group that one call reads.
 const MAX_REPLIES: usize = 64;
@@ -182,11 +182,11 @@ fn now(host: &Host) -> Moment {
 #[derive(Debug, Default)]
 struct News {
     hellos: Vec<ReceivedAnnouncement>,
-    /// Probe answers that a device sent to the multicast group instead of to the asker.
+    /// Probe answers that a device sent to the multicast group instead of to the sender of the probe.
     replies: Vec<ReceivedAnnouncement>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
-    /// True if an event needs a probe to find the change.
+    /// True if an event reports a change that only a probe can find.
     is_vague: bool,
 }
 
@@ -227,7 +227,7 @@ impl News {
     }
 
     /// Treats probe answers that a device sends to the multicast group as Hellos, because such a device does not answer the
-    /// asker. Known cameras are skipped.
+    /// sender of the probe. Known cameras are skipped.
     fn take_replies(&mut self, host: &Host, cursor: &Cursor) {
         for reply in self.replies.drain(..).take(MAX_REPLIES) {
             let uuid = wsd::uuid(&reply.announcement.endpoint);

@@ -13,11 +13,11 @@ use crate::wsd;
 pub struct Dropped {
     /// Field of the details that excluded the camera.
     pub rule: &'static str,
-    /// Value that did not match.
+    /// Explanation for the operator.
     pub reason: String,
 }
 
-/// Filters an announcement by scopes, then UUID. It always has both; without scopes the list is empty.
+/// Filters an announcement by its scopes, which may be empty, then by its UUID.
 pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<(), Dropped> {
     decide(
         "scopes",

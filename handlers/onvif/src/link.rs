@@ -11,7 +11,7 @@ const SECRETS: [&str; 12] = [
     "user", "usr", "username", "loginuse", "account", "password", "passwd", "pass", "pwd", "psw",
     "passcode", "loginpas",
 ];
-/// Beginnings of words in a path that show a password.
+/// Prefixes of words in a path that show that a password follows.
 const IN_PATH: [&str; 4] = ["password=", "passwd=", "pass=", "pwd="];
 
 /// URL for a workload.

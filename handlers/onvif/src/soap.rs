@@ -1,4 +1,5 @@
-//! Requests of ONVIF's device and media services that discovery needs, and their answers. This module has no connections and no credentials.
+//! Requests of ONVIF's device and media services that discovery needs, and their answers. This module opens no connections
+//! and knows no credentials.
 //!
 //! Answers are matched by local names, because cameras put elements into wrong namespaces.
 
@@ -28,7 +29,7 @@ const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
 /// Request to a camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Time of the camera: the only request that every camera answers without credentials.
+    /// Time of the camera; a camera should answer this request without credentials.
     GetSystemDateAndTime,
     /// Manufacturer, model and serial number.
     GetDeviceInformation,
@@ -178,14 +179,14 @@ pub enum Failure {
     NotSoap(String),
 }
 
-/// Parts of a fault during reading.
+/// Parts of a fault that were read so far.
 #[derive(Debug, Default)]
 struct Fault {
     codes: Vec<String>,
     reason: String,
 }
 
-/// Numbers of a date during reading.
+/// Numbers of a date that were read so far.
 #[derive(Debug, Default)]
 struct Date {
     date: (i64, i64, i64),
@@ -299,7 +300,7 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
         ("Code" | "Subcode", "Value") | ("Fault", "faultcode") | (_, "subcode")
             if fault.codes.len() < MAX_CODES =>
         {
-            // The code of a fault ends before the subcode around it, so the outermost comes last.
+            // The value of a code ends before the subcodes inside of the code, so the outermost comes first.
             fault.codes.push(cut(element.text));
         }
         ("Reason", "Text") | ("Fault", "faultstring") => fault.reason = cut(element.text),
@@ -308,8 +309,9 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
 }
 
 impl Fault {
-    /// Classifies the fault. Cameras that require credentials report this in a subcode (mostly with HTTP status 400), in words, or only as the
-    /// sender's fault (`Client` in SOAP 1.1). A server that lacks the operation also reports the sender's fault, but explains it in words.
+    /// Classifies the fault. Cameras that require credentials report this in a subcode (mostly with HTTP status 400), in
+    /// words, or only as the sender's fault (`Client` in SOAP 1.1). A server that lacks the operation also reports the
+    /// sender's fault, but explains it in words.
     fn classify(self, status: u16) -> Failure {
         let text = self.text();
         let lower = text.to_ascii_lowercase();

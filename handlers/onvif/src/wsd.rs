@@ -1,4 +1,5 @@
-//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. This module opens no sockets and trusts no input.
+//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. This module opens no sockets and
+//! trusts no input.
 
 use crate::xml;
 
@@ -186,8 +187,8 @@ pub fn answers(relates_to: &str, message_id: &str, ours: &[String]) -> bool {
     !is_uuid(&uuid(relates_to)) || is_ours(relates_to) || is_ours(message_id)
 }
 
-/// Returns an endpoint reference without `urn:`, `uuid:` and braces, in lower case. Akri names a camera this way, in any of
-/// these forms.
+/// Returns an endpoint reference without `urn:`, `uuid:` and braces, in lower case. Akri names a camera this way, whichever
+/// form the camera uses.
 pub fn uuid(endpoint: &str) -> String {
     let name = endpoint.trim().to_ascii_lowercase();
     let name = name.strip_prefix("urn:").unwrap_or(&name);

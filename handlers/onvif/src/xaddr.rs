@@ -117,7 +117,7 @@ impl XAddr {
         Self::new(&format!("{own}{path}")).ok()
     }
 
-    /// Returns the same port and path at another host; `None` if others cannot use that.
+    /// Returns the same port and path at another host; `None` if other machines cannot use that host.
     pub fn at_host(&self, ip: IpAddr) -> Option<Self> {
         let (scheme, rest) = self.target.split_once("://")?;
         let authority = rest.strip_suffix(self.path.as_str())?;
@@ -198,8 +198,8 @@ fn check(ip: IpAddr) -> Result<(), Error> {
     }
 }
 
-/// Returns the address that identifies a camera: the first http one with an IPv4 host, otherwise the first that is not
-/// link-local, otherwise the first link-local one.
+/// Returns the address that identifies a camera: the first http one with an IPv4 host that is not link-local, otherwise the
+/// first that is not link-local IPv4, otherwise the first.
 pub fn choose(announced: &[String]) -> Option<XAddr> {
     usable(announced).min_by_key(XAddr::rank)
 }

@@ -23,7 +23,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 pub const AT_ONCE: usize = 60;
 /// Number of bytes per read.
 const READ: usize = 16 * 1024;
-/// Number of bytes that every server may send.
+/// Number of bytes that each server may send before they count towards [`SHARED`].
 const FREE: usize = 64 * 1024;
 /// Number of further bytes that all servers of a call together may send.
 const SHARED: usize = 16 << 20;
@@ -37,7 +37,7 @@ const BOUNDS: [Status; 3] = [
     Status::TCP_MESSAGE_TOO_LARGE,
 ];
 
-/// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 allows it the unspecific last one.
+/// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 permits the unspecific last one.
 const SECURITY: [Status; 4] = [
     Status::SECURITY_POLICY_REJECTED,
     Status::SECURITY_MODE_REJECTED,
@@ -76,7 +76,7 @@ pub enum Error {
 
 impl Error {
     /// Returns true if one of our limits caused the error, directly or because the server respects it. The server may have
-    /// more to tell.
+    /// more to report.
     pub fn is_bound(&self) -> bool {
         let ours = matches!(
             self,
@@ -176,7 +176,7 @@ pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error
     }
 }
 
-/// Connects to the first of two addresses that accepts.
+/// Connects to whichever of the first two addresses accepts first.
 async fn connect(
     host: &Host,
     addresses: &[IpAddr],

@@ -31,7 +31,7 @@ pub struct Details {
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Method {
-    /// Asks known servers.
+    /// Method that asks known servers.
     pub standard: Standard,
 }
 
@@ -187,7 +187,7 @@ impl FilterList {
     }
 }
 
-/// Returns the field of one discovery URL.
+/// Returns the path of the field that has the discovery URL at `index`.
 pub fn path(index: usize) -> String {
     format!("opcuaDiscoveryMethod.standard.discoveryUrls[{index}]")
 }

@@ -1,4 +1,5 @@
-//! Transport of OPC UA (OPC 10000-6, 6.7 and 7.1): splits bytes into chunks and joins chunks to messages. It does not interpret services.
+//! Transport of OPC UA (OPC 10000-6, 6.7 and 7.1): splits bytes into chunks and joins chunks into messages. It does not
+//! interpret services.
 //!
 //! Memory is allocated only for bytes that a peer has sent, never for announced ones; every bound is checked before the
 //! bytes are stored.
@@ -27,7 +28,7 @@ const POLICY: &[u8] = b"http://opcfoundation.org/UA/SecurityPolicy#None";
 /// Error in the bytes of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// First bytes that begin no chunk.
+    /// First bytes that do not begin a chunk.
     #[error("the program that answers is not an OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
     Foreign([u8; 3]),
     /// Chunk of a kind that was not expected.
@@ -191,7 +192,7 @@ pub enum Expect {
     Acknowledge,
     /// Answer to the request with this number for a secure channel.
     Opened(u32),
-    /// Answer to that request on that channel.
+    /// Answer to a request on a secure channel.
     Answer {
         /// Number of the channel.
         channel: u32,
@@ -313,7 +314,7 @@ impl Part {
     }
 }
 
-/// Returns the part behind the fields of an answer to a request for a secure channel.
+/// Returns the part after the header fields of an answer to a request for a secure channel.
 fn opened(body: &[u8], request: u32) -> Result<&[u8], Error> {
     let (_, rest) = number(body)?;
     let (policy, rest) = bytes(rest)?;
@@ -325,7 +326,7 @@ fn opened(body: &[u8], request: u32) -> Result<&[u8], Error> {
     numbered(rest, request)
 }
 
-/// Returns the part behind the fields of an answer.
+/// Returns the part after the header fields of an answer.
 fn answer(body: &[u8], channel: u32, request: u32) -> Result<&[u8], Error> {
     let (got, rest) = number(body)?;
     let (_, rest) = number(rest)?;

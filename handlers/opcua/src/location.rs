@@ -98,7 +98,8 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
     })
 }
 
-/// Returns the field of the details that excludes a server which answers only Hello: the field needs a name or a type.
+/// Returns the field of the details that excludes a server which answers only Hello, and so reports neither name nor type;
+/// `None` if no field does.
 pub fn leaves_out_unnamed(details: &Details) -> Option<&'static str> {
     if details.application_names.is_some() {
         return Some("applicationNames");
@@ -169,7 +170,8 @@ pub fn locate(
     })
 }
 
-/// Returns the reason if the listed host cannot be reached from this node.
+/// Returns the reason why the listed host cannot be reached from this node; `None` if it can. Fails if the lookup took too
+/// long to tell.
 fn unreachable_reason(
     listed: &Url,
     lookup: Lookup<'_>,

@@ -118,7 +118,7 @@ impl Memory {
             .binary_search_by(|(other, _)| other.cmp(&digest))
     }
 
-    /// Returns true if its endpoints are to be requested in this call; the servers take turns.
+    /// Returns true if the server's endpoints are to be requested in this call; the servers take turns.
     pub fn wants_facts(&self, peer: &Peer) -> bool {
         let turn = peer.digest() % REFRESH == self.round % REFRESH;
         turn || self.settings(peer).is_none()

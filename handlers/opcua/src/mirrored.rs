@@ -1,4 +1,4 @@
-//! Handles lists in which several applications have one URL.
+//! Handles lists in which several applications share one URL.
 //!
 //! Some servers (open62541) write the URL of the request into every entry of the answer; a request without a URL returns the
 //! URLs with which the applications registered.
@@ -49,7 +49,7 @@ pub fn corrected(
     list
 }
 
-/// Returns the URLs that the list has for several applications.
+/// Returns the URLs that several applications of the list share.
 pub fn shared_urls(list: &[Application]) -> Table<bool> {
     let mut first: Table<&Application> = Table::default();
     let mut shared = Table::default();

@@ -1,4 +1,4 @@
-//! Decides which server is asked for what, in which order, and collects the outcomes. It opens no connection but hands out
+//! Decides which server is asked for what, in which order, and collects the outcomes. It opens no connections; it hands out
 //! tasks.
 //!
 //! A peer influences the order only within bounds. Known servers come before new ones, the servers listed by different peers
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
         } else {
             State::Dead(why.clone())
         };
-        // Two URLs may lead to one server and only one of them work.
+        // Two URLs may lead to the same server although only one of them works.
         let known = self.peers.get(&peer.to_string());
         if !known.is_some_and(|known| matches!(known.state, State::Alive(..))) {
             self.set_state(peer.clone(), state);

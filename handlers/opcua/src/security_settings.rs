@@ -24,7 +24,7 @@ pub struct SecuritySettings {
     pub tokens: Kinds,
 }
 
-/// Set of numbers from 0 to 7; the standard numbers modes and token types.
+/// Set of numbers from 0 to 7, by which the standard identifies modes and token types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 
@@ -90,7 +90,7 @@ impl SecuritySettings {
     }
 }
 
-/// Returns `Basic256Sha256` of `http://opcfoundation.org/UA/SecurityPolicy#Basic256Sha256`.
+/// Returns the name in a policy's URI: `Basic256Sha256` for `http://opcfoundation.org/UA/SecurityPolicy#Basic256Sha256`.
 fn policy(uri: &str) -> Option<String> {
     let (_, name) = uri.rsplit_once('#')?;
     let is_name = (1..=26).contains(&name.len())

@@ -23,7 +23,7 @@ impl<T> Table<T> {
         self.things.get(self.names.find(name)?)
     }
 
-    /// Returns the value of that name.
+    /// Returns the value of that name for modification.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut T> {
         self.things.get_mut(self.names.find(name)?)
     }

@@ -110,7 +110,7 @@ impl Url {
         })
     }
 
-    /// Returns the part behind host and port, without `?` and `#`.
+    /// Returns the part after host and port, without `?` and `#`.
     pub fn path(&self) -> &str {
         self.text.get(self.path.0..self.path.1).unwrap_or_default()
     }
@@ -120,7 +120,7 @@ impl Url {
         self.text.get(..self.path.0).unwrap_or_default()
     }
 
-    /// Returns true if the URL is written as a loopback host.
+    /// Returns true if the host is written as a loopback address or name, without a lookup.
     pub fn is_loopback(&self) -> bool {
         self.host.is_loopback()
     }
@@ -140,7 +140,7 @@ impl Url {
     }
 }
 
-/// Splits host and port. An IPv6 address stands in brackets.
+/// Splits host and port. An IPv6 address must be in brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), Error> {
     if authority.contains('@') {
         return Err(Error::Host);

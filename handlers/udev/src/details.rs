@@ -32,15 +32,15 @@ pub struct Details {
     pub identity: Identity,
     /// Merges all matched devices of one piece of hardware into one.
     pub group: Option<Grouping>,
-    /// Rules for the nodes of this hardware that a workload gets.
+    /// Rules that select the nodes of each piece of hardware that a workload gets.
     #[serde(default)]
     pub nodes: Vec<String>,
-    /// Rules for other devices that belong to every piece of hardware.
+    /// Rules for companions: other devices, whose nodes a workload gets with every piece of hardware.
     #[serde(default)]
     pub with: Vec<String>,
 }
 
-/// Devices that become one.
+/// Criterion by which matched devices are merged into one.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]

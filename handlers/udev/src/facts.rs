@@ -38,12 +38,12 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Returns the number of the group that owns a node.
+    /// Returns the id of the group that owns a node.
     pub fn group_of(&self, node: &str) -> Option<u32> {
         self.groups.get(node).copied()
     }
 
-    /// Returns the value of an attribute without white space around it; `None` if it is absent or empty.
+    /// Returns the trimmed value of an attribute; `None` if it is absent or empty.
     pub fn get(&self, devpath: &str, name: &str) -> Option<&str> {
         let value = self
             .attributes
@@ -52,7 +52,7 @@ impl Facts {
     }
 }
 
-/// Returns the pair of a device and its attribute.
+/// Pairs the path of a device with the name of its attribute.
 pub fn wanted(devpath: &str, name: &str) -> Wanted {
     (devpath.to_owned(), name.to_owned())
 }

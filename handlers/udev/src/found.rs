@@ -209,7 +209,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Paths in the container that nodes of one device have.
+/// Container paths taken by the nodes of one device.
 struct Places<'a> {
     device: &'a str,
     host: &'a Host,
@@ -229,7 +229,7 @@ impl<'a> Places<'a> {
         self.host.skipped(self.device, rule, reason);
     }
 
-    /// Reserves a path; returns false and explains it if another node has the path.
+    /// Reserves a path. If another node has the path, returns false and explains why.
     fn take(&mut self, path: &str, rule: &str) -> bool {
         let is_free = self.taken.insert(path.to_owned());
         if !is_free {

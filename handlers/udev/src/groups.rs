@@ -10,7 +10,7 @@ use crate::{hardware, natural};
 
 /// Devices that become one device.
 pub struct Group<'a> {
-    /// Device that the group is named by.
+    /// Device that names the group.
     pub head: &'a Device,
     /// Devices with the nodes that a workload gets, in order.
     pub nodes: Vec<&'a Device>,
@@ -18,7 +18,7 @@ pub struct Group<'a> {
     pub companions: Vec<&'a Device>,
 }
 
-/// Returns each matched device, or its nearest ancestor with a node.
+/// Returns the matched devices by path. One without a node is replaced by its nearest ancestor with a node, if any.
 pub fn members<'a>(
     tree: &Tree<'a>,
     rules: &[String],
@@ -76,8 +76,8 @@ pub fn by_path<'a>(members: &BTreeMap<&'a str, &'a Device>, recursive: bool) -> 
     groups.into_values().collect()
 }
 
-/// Groups the matched devices by the hardware that they are part of. `selects` says that rules for nodes select the nodes
-/// of a group; otherwise those of the matched devices are selected.
+/// Groups the matched devices by the hardware that they are part of. If `selects` is true, the rules for nodes select the
+/// nodes of a group; otherwise it has the nodes of its matched devices.
 pub fn by_hardware<'a>(tree: &Tree<'a>, selects: bool, host: &Host) -> Vec<Group<'a>> {
     let mut parts: BTreeMap<&str, (&Device, Vec<&Device>)> = BTreeMap::new();
     for device in tree.devices().filter(|device| tree.is_matched(device)) {
@@ -115,8 +115,8 @@ pub fn by_hardware<'a>(tree: &Tree<'a>, selects: bool, host: &Host) -> Vec<Group
     groups
 }
 
-/// Returns the device that a group is named by: the hardware, or if it is not known the device or the nearest ancestor
-/// with a node.
+/// Returns the device that names a group: the hardware if it is known, otherwise the nearest of `device` and its ancestors
+/// that has a node, otherwise `device`.
 fn head<'a>(tree: &Tree<'a>, device: &'a Device) -> &'a Device {
     let chain = tree.chain(&device.devpath);
     hardware::whole(&chain)
@@ -142,7 +142,7 @@ fn with_node<'a>(chain: &[&'a Device]) -> Option<&'a Device> {
     chain.find(|device| device.devnode.is_some())
 }
 
-/// Returns the devices with nodes by subsystem, each in the natural order of the kernel's names.
+/// Returns the devices that have a node, sorted by subsystem, then by kernel name in natural order.
 fn in_order(mut devices: Vec<&Device>) -> Vec<&Device> {
     devices.retain(|device| device.devnode.is_some());
     devices.sort_by_key(|device| {

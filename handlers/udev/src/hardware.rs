@@ -26,7 +26,7 @@ pub fn physical_id(chain: &[&Device]) -> Option<String> {
     )
 }
 
-/// Returns the USB or PCI device that is the hardware of the chain's first device.
+/// Returns the USB or PCI device that the first device of the chain is or is a part of.
 pub fn whole<'a>(chain: &[&'a Device]) -> Option<&'a Device> {
     let last = own(chain).last().copied();
     last.filter(|device| is_usb_device(device) || is_pci(device))
@@ -47,7 +47,8 @@ pub fn wanted(chain: &[&Device]) -> Vec<Wanted> {
     all
 }
 
-/// Returns names and values of attributes, each from the nearest device of the chain that has it and is the same hardware.
+/// Returns the names and values of the attributes of the chain's first device. Vendor, model and serial number come from the
+/// nearest device of the same hardware that has them.
 pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, AttributeValue)> {
     let Some(device) = chain.first() else {
         return Vec::new();
@@ -60,7 +61,7 @@ pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, Attrib
                 .map(str::to_owned)
         })
     };
-    // Each node of a camera has its own, so no ancestor is asked.
+    // Each node of a camera has a value of its own, so the ancestors are not searched.
     let own_text = |name: &str| device.property(name).map(str::to_owned);
     let (vendor_id, model_id) = nearest_ids(chain).unzip();
     let usb = usb_device(chain);
@@ -107,7 +108,7 @@ pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, Attrib
     texts.chain(numbers).collect()
 }
 
-/// Returns a number that is not negative, without decimals: the slowest USB devices have 1.5 Mbit/s.
+/// Parses a number that is not negative and drops its decimals: the slowest USB devices have 1.5 Mbit/s.
 fn number(text: &str) -> Option<i64> {
     let whole = text.split('.').next()?;
     whole.parse().ok().filter(|number| *number >= 0)
@@ -120,8 +121,9 @@ fn driver(chain: &[&Device]) -> Option<String> {
     parts.copied().find_map(|device| device.driver.clone())
 }
 
-/// Returns the devices of the chain that are one piece of hardware with the first: up to the nearest USB device; otherwise
-/// up to the PCI device that it is or is a direct child of; otherwise all devices below a PCI device.
+/// Returns the devices of the chain that belong to the same piece of hardware as the first. The last of them is the nearest
+/// USB device; without one, the PCI device that the first device is or is a direct child of. Otherwise they are all devices
+/// below the nearest PCI device, or the whole chain if it has none.
 pub fn own<'a, 'b>(chain: &'b [&'a Device]) -> &'b [&'a Device] {
     let usb = chain.iter().position(|device| is_usb_device(device));
     let end = usb.map(|usb| usb + 1).or_else(|| {

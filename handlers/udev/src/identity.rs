@@ -15,7 +15,7 @@ use crate::tree::Tree;
 
 /// Maximum number of bytes in an id, as on the host.
 const MAX_ID: usize = 1024;
-/// Maximum number of bytes in a serial number; more is none.
+/// Maximum number of bytes in a serial number; a longer one is ignored.
 const MAX_SERIAL: usize = 256;
 
 /// Returns the attributes from which the id of a device is computed. `chain` is the device and its ancestors, nearest first.
@@ -35,7 +35,7 @@ pub fn attributes(identity: Identity, chain: &[&Device]) -> Vec<Wanted> {
     all
 }
 
-/// Returns the ids of the groups, in their order. No two are equal.
+/// Returns the ids of the groups, in the order of the groups. No two are equal.
 pub fn ids(
     identity: Identity,
     groups: &[Group<'_>],
@@ -81,7 +81,7 @@ fn places(
     facts: &Facts,
 ) -> Vec<(Option<Place>, Option<u64>)> {
     let mut places = Vec::new();
-    // Devices with one place.
+    // Devices that share a place.
     let mut siblings: BTreeMap<String, Vec<&Device>> = BTreeMap::new();
     for group in groups {
         let number = number(&tree.chain(&group.head.devpath), facts);
@@ -119,7 +119,7 @@ fn number(chain: &[&Device], facts: &Facts) -> Option<u64> {
     facts.get(&device.devpath, name)?.parse().ok()
 }
 
-/// Returns the device and its sysfs attribute that holds the number.
+/// Returns the device whose sysfs attribute holds that number, and the name of the attribute.
 fn numbering<'a>(chain: &[&'a Device]) -> Option<(&'a Device, &'static str)> {
     let is = |device: &Device, name| device.subsystem.as_deref() == Some(name);
     let device = chain.first().copied()?;
@@ -130,7 +130,7 @@ fn numbering<'a>(chain: &[&'a Device]) -> Option<(&'a Device, &'static str)> {
     is(device, "tty").then_some((port, "port_number"))
 }
 
-/// Returns the ids by serial number; explains the devices without.
+/// Returns the ids made from serial numbers; explains each device that gets none.
 fn serials(
     groups: &[Group<'_>],
     places: &[(Option<Place>, Option<u64>)],
@@ -174,7 +174,7 @@ fn serials(
         }
         let below = place.as_ref().map(|place| place.below.as_slice());
         let below = below.unwrap_or_default();
-        // Other hardware than USB devices has parts of the port in between.
+        // For hardware other than USB, the parts in between belong to the port.
         let below: Vec<String> = if serial.is_usb {
             below.to_vec()
         } else {
@@ -225,7 +225,7 @@ impl<'a> Serial<'a> {
     }
 }
 
-/// Returns the ids that are valid and different; explains the others, which get another id.
+/// Keeps the ids that are valid and unique; explains each other id and replaces it with `None`.
 fn unique(
     ids: Vec<Option<String>>,
     groups: &[Group<'_>],

@@ -1,6 +1,6 @@
 //! Compares names with numbers as people do: `video2` before `video10`.
 
-/// Key of a text in natural order: its parts without digits, each with the number that follows.
+/// Returns the sort key of a text in natural order: its parts without digits, each with the number that follows.
 pub fn key(text: &str) -> Vec<(&str, Option<u64>)> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Finds the place of a device in the hardware from its path below `/sys`, without the numbers that the kernel counts up:
+//! Finds the place of a device in the hardware from its path below `/sys`, without the counters that the kernel assigns:
 //! `1-1.2` is port 1.2 of a controller, and `ttyUSB0` is a `ttyUSB` of it.
 
 use leafhost_sdk::udev::Device;
@@ -6,7 +6,7 @@ use leafhost_sdk::udev::Device;
 use crate::resource::is_pci_address;
 use crate::tree::Tree;
 
-/// Beginnings of names in which a digit is no counter.
+/// Name prefixes whose digit is not a counter.
 const WITH_DIGIT: [&str; 2] = ["i2c", "v4l"];
 
 /// Place of a device in the hardware.
@@ -21,7 +21,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place of a device; `None` if it has no hardware. `has_index` says that its driver numbers the nodes.
+    /// Returns the place of a device; `None` if it has no hardware. `has_index` is true if its driver numbers the nodes.
     pub fn of(device: &Device, tree: &Tree<'_>, has_index: bool) -> Option<Self> {
         let path = device.devpath.strip_prefix("/devices/")?;
         let parts: Vec<&str> = path.split('/').collect();
@@ -45,7 +45,7 @@ impl Place {
         ))
     }
 
-    /// `above` is the path of the root hub.
+    /// Returns the place of a device on USB. `above` is the path of the root hub, `below` the rest.
     fn on_usb(above: &[&str], mut below: &[&str], hub: Option<&Device>, device: &Device) -> Self {
         let above = above.get(..above.len().saturating_sub(1));
         let mut port = None;
@@ -73,7 +73,7 @@ impl Place {
         let mut parts: Vec<String> = interface.map(str::to_owned).into_iter().collect();
         if let Some((name, between)) = below.split_last() {
             let name = without_counter(name);
-            // The folder of the subsystem.
+            // The folder of the subsystem keeps its name.
             let is_folder = |part: &str| device.subsystem.as_deref() == Some(part);
             let between = between.iter().map(|part| {
                 if is_folder(part) {
@@ -92,8 +92,8 @@ impl Place {
         }
     }
 
-    /// Numbers of devices that are neither on USB nor on PCI are fixed by the machine's description, except those of video
-    /// nodes.
+    /// Returns the place of a device that is neither on USB nor on PCI. Its numbers are fixed by the machine's hardware
+    /// description, except those of video nodes.
     fn elsewhere(parts: &[&str], has_index: bool) -> Option<Self> {
         let (name, above) = parts.split_last()?;
         let name = if has_index {
@@ -163,7 +163,7 @@ pub fn interface_number(devpath: &str) -> Option<i64> {
     interface.split_once('.')?.1.parse().ok()
 }
 
-/// Removes from a part of a path the number that the kernel counts up.
+/// Removes the counter that the kernel assigns from a part of a path.
 fn without_counter(part: &str) -> String {
     if let Some((_, address)) = part.split_once(':')
         && part.split(':').count() == 4
@@ -175,7 +175,7 @@ fn without_counter(part: &str) -> String {
     if is_hid(part) {
         return "hid".to_owned();
     }
-    // The ports of a disk controller, and addresses.
+    // The numbers of a disk controller's ports and of addresses are not counters.
     if part.starts_with("ata") || part.starts_with(|c: char| c.is_ascii_digit()) {
         return part.to_owned();
     }

@@ -1,7 +1,7 @@
 //! Implements `devicePluginResourceName` and `vfioPassthrough`: addresses in the variables that `KubeVirt` reads.
 
-/// Returns the variable of a resource, `USB_RESOURCE_…` or `PCI_RESOURCE_…`. As in `KubeVirt`, it is upper case, `.` and `/`
-/// become `_`, and a `-` stays.
+/// Returns the variable of a resource, `USB_RESOURCE_…` or `PCI_RESOURCE_…`. As in `KubeVirt`, the name is in upper case,
+/// `-` stays, and every other special character becomes `_`.
 pub fn variable(prefix: &str, resource: &str) -> String {
     let name: String = resource
         .chars()

@@ -116,7 +116,8 @@ fn unknown(name: &str, mut reader: Reader<'_>) -> String {
     }
 }
 
-/// Describes how a rule compares links. `reader` is behind the word SYMLINK; the remedy has the value that follows it, if any.
+/// Describes how to compare links without SYMLINK. `reader` is positioned after the word SYMLINK; the remedy contains the
+/// value that follows, if any.
 fn no_symlink(mut reader: Reader<'_>) -> String {
     let written = comparison(&mut reader).unwrap_or_default();
     let (negated, links) = match written {
@@ -141,7 +142,7 @@ fn no_symlink(mut reader: Reader<'_>) -> String {
     )
 }
 
-/// Parses an operator and a value; `None` if they are not written so.
+/// Parses an operator and a value; `None` if the text has another form.
 fn comparison(reader: &mut Reader<'_>) -> Option<(bool, String)> {
     reader.skip(char::is_whitespace);
     let negated = operator(reader, "SYMLINK").ok()?;
@@ -149,7 +150,7 @@ fn comparison(reader: &mut Reader<'_>) -> Option<(bool, String)> {
     Some((negated, value(reader).ok()?))
 }
 
-/// Describes a text that begins with no field.
+/// Describes a text that does not begin with a field.
 fn no_field(text: &str) -> String {
     let expected = "expected a field, such as KERNEL or ENV{ID_MODEL}";
     let mut characters = text.chars();
@@ -169,7 +170,7 @@ fn no_field(text: &str) -> String {
     }
 }
 
-/// Names a character that stands where it must not, with its code unless it is plain ASCII.
+/// Names an unexpected character, with its code point unless it is visible ASCII.
 fn found(c: char) -> String {
     if c.is_ascii_graphic() {
         format!("found {c}")
@@ -178,7 +179,7 @@ fn found(c: char) -> String {
     }
 }
 
-/// Describes a text that begins with no value in double quotes.
+/// Describes a text that does not begin with a value in double quotes.
 fn no_value(text: &str) -> String {
     let mut characters = text.chars();
     match (characters.next(), characters.next()) {
@@ -288,8 +289,8 @@ fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
     Ok(value)
 }
 
-/// Returns true if the value contains syntax that a glob does not use, so that it was a regular expression in Akri: `.*`,
-/// `+`, `(`, or a backslash before a character without meaning in a glob.
+/// Returns true if the value contains syntax of a regular expression, as in Akri, that a glob does not use: `.*`, `+`, `(`,
+/// or a backslash before a character without meaning in a glob.
 pub fn looks_like_regex(value: &str) -> bool {
     let mut rest = value.chars().peekable();
     while let Some(c) = rest.next() {

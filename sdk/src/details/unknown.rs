@@ -23,7 +23,8 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Returns `None` if the type of the details has the field and only discards its value.
+    /// Looks up an ignored field in the type of the details. Returns `None` if the type has the field and only discards its
+    /// value.
     pub fn find<'de, D: Deserialize<'de>>(path: &Path<'_>) -> Option<Self> {
         let Path::Map { parent, key } = path else {
             return None;
@@ -58,7 +59,8 @@ impl Unknown {
     }
 }
 
-/// Returns the most similar known field if it differs in at most a third of its letters. A prefix such as `leafhost.dev/` may be absent.
+/// Returns the known field most similar to `name`, if at most a third of its letters differ. `name` may omit a prefix such
+/// as `leafhost.dev/`.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let spellings = known.iter().flat_map(|&known| {
@@ -99,7 +101,7 @@ fn follow(path: &Path<'_>) -> (Vec<Step>, String) {
     }
 }
 
-/// Returns the names of the fields of the struct that `D` has at a place; empty if there is no struct.
+/// Returns the field names of the struct that `D` has at `place`; empty if there is none.
 fn fields_at<'de, D: Deserialize<'de>>(place: &[Step]) -> &'static [&'static str] {
     let fields = Cell::default();
     // Deserializing always fails: at the struct, or with another error before it.

@@ -1,6 +1,6 @@
-//! Words of mistakes in details for the operator, instead of those of the YAML reader and of Rust.
+//! Rewords parse errors in the details for the operator, without the terms of the YAML reader and of Rust.
 
-/// Words of Rust that no operator should read.
+/// Rust terms that no operator should read.
 const RUST: [&str; 9] = [
     "struct",
     "enum",
@@ -12,7 +12,7 @@ const RUST: [&str; 9] = [
     "sequence",
     "identifier",
 ];
-/// Words of the YAML reader, and ours. The longer ones come first.
+/// Terms of the YAML reader, each with its replacement. Longer terms come first.
 const WORDS: [(&str, &str); 9] = [
     ("flow sequence", "list in brackets"),
     ("block sequence", "list"),
@@ -24,7 +24,7 @@ const WORDS: [(&str, &str); 9] = [
     ("mapping", "map"),
     ("scalar", "text"),
 ];
-/// Words of which one is in each message of the YAML reader that has its words for values.
+/// Phrases that mark a message of the YAML reader in which [`WORDS`] must be replaced.
 const READER: [&str; 5] = [
     "while parsing a",
     "while scanning a",
@@ -41,7 +41,7 @@ const NO_FIELD: &str =
 /// Message for a tab, and for a character that only begins a value in quotes.
 const NO_TOKEN: &str = "has a tab, or a value that begins with @, ` or %; indent with spaces, or write the value in quotes";
 
-/// Returns the message of the YAML reader in words of YAML.
+/// Rewords a message of the YAML reader for the operator.
 pub fn reworded(message: &str) -> String {
     let (mistake, place) = placed(message);
     if mistake.starts_with("could not find expected ':'") {
@@ -83,7 +83,7 @@ pub fn reworded(message: &str) -> String {
         })
 }
 
-/// Splits the place ` at line 1 column 2` at the end of a message off.
+/// Splits a position such as ` at line 1 column 2` off the end of a message.
 fn placed(message: &str) -> (&str, &str) {
     let Some(start) = message.rfind(" at line ") else {
         return (message, "");
@@ -99,7 +99,7 @@ fn placed(message: &str) -> (&str, &str) {
     }
 }
 
-/// Returns the message for a value of another type than the field has.
+/// Returns the message for a value of the wrong type or out of range.
 fn wrong_type(found: &str, expected: &str) -> String {
     let quoted = found.strip_prefix("string ");
     let shown = match found {
@@ -159,7 +159,7 @@ fn wrong_type(found: &str, expected: &str) -> String {
     format!("is {shown}, must be {expected}")
 }
 
-/// Returns the wording of a type of numbers, with its bounds if the number that was found is outside of them.
+/// Describes the numeric type `kind`, with its bounds if `found` exceeds them; returns `None` for any other type.
 fn numbers(kind: &str, found: &str) -> Option<String> {
     let (least, most): (i128, i128) = match kind {
         "i8" => (i8::MIN.into(), i8::MAX.into()),
@@ -183,7 +183,8 @@ fn numbers(kind: &str, found: &str) -> Option<String> {
     Some(format!("a whole number{from}"))
 }
 
-/// Returns the message for a list or a map with too many or too few items, from `2, expected a tuple of size 3`.
+/// Returns the message for a list or map with too many or too few items. `rest` has the form `2, expected a tuple of size
+/// 3`.
 fn wrong_length(rest: &str) -> String {
     let (length, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
     let items = if length == "1" { "item" } else { "items" };

@@ -21,7 +21,7 @@ use reactor::Reactor;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
-/// Handle of the imports; the reactor does the waiting.
+/// Handle to the imports; the reactor does the waiting.
 pub type Imports = Rc<Reactor>;
 
 #[allow(
@@ -37,7 +37,7 @@ impl Reactor {
         leafhost::explain::explain::skipped(subject, rule, reason);
     }
 
-    /// Returns the time by the clock of the timers.
+    /// Returns the time of the clock that timers use.
     pub fn clock(&self) -> Duration {
         self.now()
     }

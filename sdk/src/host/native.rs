@@ -20,7 +20,7 @@ impl State {
         self.clock.look()
     }
 
-    /// Returns the time by the clock of the timers.
+    /// Returns the time of the clock that timers use; unlike [`now`](Self::now), reading it does not advance it.
     pub fn clock(&self) -> Duration {
         self.clock.now()
     }

@@ -32,8 +32,8 @@ impl Host {
         executor::unless(self.sleep(limit), work).await
     }
 
-    /// Retries a failed network operation: after 200 ms, then after twice as long each time, at most `times` tries in all
-    /// and as long as [`time_left`](Self::time_left) allows. Denied operations and answers that are too large are not
+    /// Retries a failed network operation, with a backoff of 200 ms that doubles each time: at most `times` attempts in all,
+    /// and only while [`time_left`](Self::time_left) allows. Denied operations and answers that are too large are not
     /// retried.
     ///
     /// ```
@@ -44,7 +44,7 @@ impl Host {
     /// ```
     ///
     /// # Errors
-    /// Returns the error of the last try.
+    /// Returns the error of the last attempt.
     pub async fn retry<T, F: Future<Output = Result<T, Error>>>(
         &self,
         times: u32,
@@ -87,8 +87,8 @@ impl Host {
         outputs.into_iter().flatten().collect()
     }
 
-    /// Returns the network interfaces that the handler may use, are up and have an address, sorted by index. Needs the grant
-    /// `network`.
+    /// Returns the network interfaces that the handler may use and that are up and have an address, sorted by index. Needs
+    /// the grant `network`.
     pub fn interfaces(&self) -> Vec<NetworkInterface> {
         self.imports.interfaces()
     }

@@ -144,7 +144,7 @@ impl Network {
         Some(addresses.clone())
     }
 
-    /// Returns the source address that the system would choose.
+    /// Returns the source address that the system would choose for a datagram to `to`.
     pub fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let interfaces = self.interfaces.borrow();
         let addresses = || interfaces.iter().flat_map(|other| &other.addresses);

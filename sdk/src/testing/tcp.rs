@@ -90,7 +90,7 @@ impl std::fmt::Debug for TcpStream {
 }
 
 impl State {
-    /// Denies the connection if the call has begun [`CONNECTIONS`], including those of requests.
+    /// Denies a further connection if the call has begun [`CONNECTIONS`] of them, including those of HTTP requests.
     pub(super) fn may_connect(&self) -> Result<(), Error> {
         if self.contacted("tcp ") + self.contacted("http ") >= CONNECTIONS {
             let what = format!("begin more than {CONNECTIONS} connections in one call");

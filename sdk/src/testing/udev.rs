@@ -161,7 +161,8 @@ impl Table {
         }
     }
 
-    /// Returns the devices that match, and those that nearly match a rule, the nearest first.
+    /// Returns the devices that match with their ancestors, and explanations of those that nearly match a rule, the nearest
+    /// first.
     pub(crate) fn find(&self, rules: &[Rule]) -> Result<(Vec<Device>, Vec<Skipped>), Error> {
         self.available()?;
         rules.iter().flatten().try_for_each(check)?;

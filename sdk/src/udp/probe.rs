@@ -1,4 +1,4 @@
-//! Runs a probe: every address sends by the same schedule while answers are read.
+//! Runs a probe: every address sends on the same schedule while answers are read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::{Probe, Reply, Socket};
 use crate::Host;
 use crate::net::Error;
 
-/// Number of failed receives in a row after which a socket is no longer read.
+/// Number of consecutive failed receives after which a socket is no longer read.
 const FAILED_RECEIVES: usize = 8;
 
 /// Average number of bytes per kept answer.

@@ -1,4 +1,5 @@
-//! Sends requests to one camera to learn whether it is present, and its data. This module does not read announcements.
+//! Sends requests to one camera to learn whether it is present, and to get its data. This module does not read
+//! announcements.
 
 mod streams;
 
@@ -26,7 +27,7 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 pub enum Streams {
     /// The streams are not wanted.
     No,
-    /// They are wanted, and not asked for in this call.
+    /// They are wanted, but not asked for in this call.
     Later,
     /// They are asked for, with this time limit and for these devices.
     Within(Duration, Channels),
@@ -61,7 +62,7 @@ pub struct CameraReply {
     pub took: Duration,
     /// True if a request timed out, so that asking again soon may return more.
     pub is_cut_short: bool,
-    /// True if the camera refuses the time, or asks for a password for it.
+    /// True if the camera refuses to tell its time, or requires credentials for it.
     pub hides_time: bool,
 }
 
@@ -71,7 +72,7 @@ pub enum AskError {
     /// Missing response.
     #[error("does not answer GetSystemDateAndTime: {0}")]
     Network(#[source] net::Error),
-    /// Response that is not an answer.
+    /// Response that does not answer the request.
     #[error("GetSystemDateAndTime: {0}")]
     Answer(#[source] Failure),
 }
@@ -105,7 +106,7 @@ impl AskError {
 }
 
 impl Asker<'_> {
-    /// Asks for the time; returns the time that the answer took.
+    /// Asks for the camera's time; returns the duration until the answer.
     pub async fn ping(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, AskError> {
         let mut exchange = self.exchange(xaddr, Err(WITHOUT), limit);
         exchange.ping().await?;
@@ -229,7 +230,7 @@ impl Exchange<'_> {
                     reply.info.take(answer, &self.xaddr.host);
                 }
                 Err(trouble) => {
-                    // A service that lacks the time and knows this operation asks for credentials for it.
+                    // A service that lacks GetSystemDateAndTime but knows this operation asks for credentials.
                     let wants_credentials = matches!(
                         trouble,
                         QuestionError::Credentials(_)

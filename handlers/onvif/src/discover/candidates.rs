@@ -1,4 +1,4 @@
-//! Selects the cameras to ask from the announcements heard: filters, removes duplicates, bounds the number. It sends
+//! Selects the cameras to ask from the received announcements: filters, removes duplicates, bounds the number. It sends
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub struct ReceivedAnnouncement {
 }
 
 impl ReceivedAnnouncement {
-    /// Fills fields that this announcement omits from an earlier one.
+    /// Fills the empty types and scopes of this announcement with those of an earlier one.
     #[must_use]
     pub fn with(mut self, before: Announcement) -> Self {
         let own = &mut self.announcement;
@@ -70,7 +70,7 @@ pub struct Candidate {
 pub struct LeftOut {
     /// Endpoint reference or address.
     pub subject: String,
-    /// Rule that decided.
+    /// Rule that excluded it.
     pub rule: &'static str,
     pub reason: String,
 }
@@ -87,7 +87,8 @@ pub struct Collected {
     said: Index,
 }
 
-/// List indices by text. This module uses no other map type, because each one adds some kilobytes to the component.
+/// List indices or counts by text. This module uses no other map type, because each one adds some kilobytes to the
+/// component.
 type Index = BTreeMap<String, usize>;
 
 impl Collected {
@@ -109,7 +110,7 @@ impl Collected {
     }
 }
 
-/// Converts the announcements heard into candidates.
+/// Converts the received announcements into candidates.
 pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncement]) -> Collected {
     let mut collected = Collected::default();
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -198,7 +199,7 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
 }
 
 /// Counts the endpoint references that each source announces. A source with several is a recorder or a router: its own
-/// address stands for none of them.
+/// address identifies none of them.
 fn count_cameras(received: &[ReceivedAnnouncement]) -> Index {
     let (mut counts, mut counted) = (Index::new(), Index::new());
     for one in received {
@@ -275,7 +276,7 @@ fn usable(
     chosen
 }
 
-/// Returns the announced address from which the announcement came, if one address stands for the camera.
+/// Returns the announced address that is the sender's, if only one address of a camera becomes a device.
 fn own_address(details: &Details, announcement: &Announcement, source: IpAddr) -> Option<XAddr> {
     let is_first = details.xaddrs == XAddrs::First;
     is_first
@@ -397,8 +398,8 @@ fn deduplicate(
     }
 }
 
-/// Leaves out hosts that claim the endpoint reference of a known camera that still announces itself, if a camera is one
-/// device.
+/// Leaves out other hosts that claim the endpoint reference of a known camera that still announces itself. It is called if
+/// the endpoint reference alone is the id.
 fn keep_known(cursor: &Cursor, collected: &mut Collected) {
     let is_known = |one: &Candidate| {
         let known = cursor.cameras.get(&one.xaddr.url);
@@ -425,8 +426,8 @@ fn keep_known(cursor: &Cursor, collected: &mut Collected) {
     }
 }
 
-/// Reports each endpoint reference that several hosts claim. All are asked, and each that answers is a device. `hosts` is
-/// sorted by endpoint reference.
+/// Reports each endpoint reference that several hosts claim, and which of them become devices. `hosts` is sorted by endpoint
+/// reference.
 fn report_clones(details: &Details, hosts: &Index, collected: &mut Collected) {
     let mut claims: Vec<(String, Vec<String>)> = Vec::new();
     for place in hosts.values() {

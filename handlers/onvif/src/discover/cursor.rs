@@ -31,7 +31,7 @@ pub struct Cursor {
     pub probed: Moment,
     /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
-    /// Number of the next address of the details to be probed.
+    /// Index of the next address of the details to probe.
     pub swept: u64,
     /// Digest of the devices that the agent has; `None` before the first complete answer.
     pub sent_digest: Option<u64>,
@@ -64,7 +64,7 @@ pub struct Camera {
     pub fresh_for: u64,
     /// Time at which it last refused credentials.
     pub refused: Moment,
-    /// True if the camera refuses the time, or asks for a password for it.
+    /// True if the camera refuses to tell its time, or requires credentials for it.
     pub hides_time: bool,
     /// Time at which a Bye for it was last found to be false.
     pub false_bye: Moment,
@@ -84,7 +84,7 @@ pub struct Camera {
     pub moved_from: String,
 }
 
-/// Information that a camera returned; the other fields are empty.
+/// Information that a camera returned; fields that it did not return are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info {
     /// IP address.
@@ -113,9 +113,9 @@ pub enum Claim {
     /// No proof: the announcement came from another address.
     #[default]
     Foreign,
-    /// Announcement from that address, but another host claims the same camera.
+    /// Announcement from the host's own address, but another host claims the same camera.
     Contested,
-    /// Announcement from that address, and no other host claimed the camera before.
+    /// Announcement from the host's own address, and no other host claimed the camera before.
     Own,
 }
 
@@ -190,7 +190,7 @@ impl Info {
         }
     }
 
-    /// Takes the fields of an answer from the camera asked at `at`.
+    /// Adopts the fields that an answer of the camera asked at `at` has.
     pub fn take(&mut self, answer: soap::Answer, at: &Host) {
         let (ip, mac) = addresses(&answer.interfaces, at);
         let macs = macs(&answer.interfaces);
@@ -212,8 +212,9 @@ impl Info {
     }
 }
 
-/// Returns the address and the hardware address of the camera's interface at `at`. If the camera reports no such interface, returns the first address
-/// that is not link-local with its interface, otherwise the first interface. Disabled interfaces come last.
+/// Returns the IP address and the hardware address of the camera's interface at `at`. If the camera reports no such
+/// interface, returns those of the first interface with an address that is not link-local, otherwise only the first hardware
+/// address. Disabled interfaces come last.
 fn addresses(interfaces: &[Interface], at: &Host) -> (String, String) {
     let mut interfaces: Vec<&Interface> = interfaces.iter().collect();
     interfaces.sort_by_key(|interface| interface.is_disabled);

@@ -24,7 +24,7 @@ pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
 }
 
-/// Returns the hardware address that a scope names, as `MAC/…` of some vendors.
+/// Returns the hardware address in a scope `MAC/…`, which some vendors use.
 pub fn mac(scope: &str) -> Option<String> {
     let (category, value) = scope.strip_prefix(SCOPE)?.split_once('/')?;
     let mac = mac::spell(&decode(value));
@@ -49,8 +49,8 @@ fn health(camera: &Camera) -> Health {
     }
 }
 
-/// Builds the devices of a camera: one, or one for each of its video sources. There is none while those are to be devices and
-/// not known, because another id would be given up as soon as they are.
+/// Builds the devices of a camera: one, or one for each of its video sources. There is none while the video sources are to
+/// be devices but are not known yet, because any other id would be withdrawn as soon as they are.
 pub fn devices(url: &str, camera: &Camera, details: &Details) -> Vec<Device> {
     let media = &camera.info.media;
     let sources = match (details.channels, media.known) {
@@ -64,7 +64,7 @@ pub fn devices(url: &str, camera: &Camera, details: &Details) -> Vec<Device> {
         .collect()
 }
 
-/// Builds the device of a video source, or of the whole camera without one.
+/// Builds the device of a video source, or of the whole camera if `source` is empty.
 fn device(url: &str, camera: &Camera, identity: Identity, source: &str) -> Device {
     let Camera { uuid, info, .. } = camera;
     let mut id = id(url, uuid, identity);
@@ -105,7 +105,7 @@ fn device(url: &str, camera: &Camera, identity: Identity, source: &str) -> Devic
     device
 }
 
-/// Adds the streams and snapshots: those of each profile of the source, and of the first without a number.
+/// Adds the streams and snapshots of each profile of the source by number, and those of the first also without a number.
 fn streams(mut device: Device, media: &Media, source: &str) -> Device {
     let all = media.profiles.iter();
     let is_part = |one: &&Profile| source.is_empty() || one.source == source;

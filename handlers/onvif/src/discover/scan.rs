@@ -24,9 +24,9 @@ const MAX_STALE: usize = 16;
 const MAX_CHECKS: usize = 128;
 /// Maximum number of new cameras that one call asks a second time. If more fail, packet loss is not the cause.
 pub(super) const SECOND_CHANCES: usize = 32;
-/// Lower bound of milliseconds between two requests to a camera that sends Hello.
+/// Minimum number of milliseconds between two requests to a camera that sends Hello.
 const MIN_INTERVAL: Moment = 5_000;
-/// Lower bound of milliseconds between two requests to a camera that did not answer: it may be starting.
+/// Minimum number of milliseconds between two requests to a camera that did not answer: it may be starting.
 const MIN_INTERVAL_FAILED: Moment = 1_000;
 /// Milliseconds for which a false Bye is stored. A camera that falls silent in that time is checked once more.
 const BYE_REMEMBERED: Moment = 60_000;
@@ -259,8 +259,8 @@ fn is_among(announced: &[String], url: &str) -> bool {
         .is_ok()
 }
 
-/// Returns true if a retry is due after `times` failures: at once after the first, then after 10 s, 20 s, 40 s and so on, at
-/// most after `most`. The 2 s allow for a timer that fires early.
+/// Returns true if a retry is due after `times` failures: at once if there are none, otherwise after 10 s, 20 s, 40 s and so
+/// on, up to `most`. The 2 s allow for a timer that fires early.
 fn is_due(times: u64, asked: Moment, now: Moment, most: Moment) -> bool {
     let pause = 10_000_u64
         .saturating_mul(1 << times.saturating_sub(1).min(8))

@@ -26,8 +26,8 @@ const MAX_REPORTED: usize = 16;
 
 /// Probes the next addresses of the details and waits for `timeout` plus the delay that devices may take.
 ///
-/// It must run after all probes to groups: the host denies these after a socket was bound to no address, unless all interfaces
-/// are granted.
+/// It must run after all probes to groups: the host denies these once a socket is bound to the unspecified address, unless
+/// all interfaces are granted.
 pub async fn sweep(
     host: &Host,
     details: &Details,
@@ -133,7 +133,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads answers until there were too many.
+    /// Reads answers, at most [`MAX_READ`].
     async fn run(&mut self) {
         while self.read < MAX_READ {
             let received = self.socket.receive().await;

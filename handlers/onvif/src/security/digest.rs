@@ -30,7 +30,7 @@ pub struct Challenge {
     is_session: bool,
     /// True if `auth` is offered; without any `qop` the answer is that of RFC 2069.
     has_qop: bool,
-    /// True if the nonce was too old and the password not wrong.
+    /// True if the camera rejected only a stale nonce, and not the password.
     pub is_stale: bool,
 }
 
@@ -157,7 +157,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Splits one header into challenges, with scheme and parameters each. The same comma separates challenges and the
+/// Splits one header into challenges, each with its scheme and parameters. A comma separates challenges as well as the
 /// parameters of one: a word without `=` begins a challenge.
 fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut challenges: Vec<(String, Vec<(String, String)>)> = Vec::new();

@@ -9,7 +9,8 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl UtcTime {
-    /// Creates a time; `None` if it is not a date of the years 1970 to 2199, since such a clock is useless.
+    /// Creates a time; `None` for an impossible date, or one outside of the years 1970 to 2199, since such a clock is
+    /// useless.
     pub fn new(
         (year, month, day): (i64, i64, i64),
         (hour, minute, second): (i64, i64, i64),

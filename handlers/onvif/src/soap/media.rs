@@ -94,7 +94,7 @@ fn is_printable(token: &str) -> bool {
     token.len() <= MAX_SOURCE && token.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
-/// Returns the text, or nothing if it is too long for a URL.
+/// Returns the text, or an empty text if it is too long for a URL.
 fn short(text: &str) -> String {
     if text.len() <= MAX_BYTES {
         text.to_owned()

@@ -1,4 +1,5 @@
-//! Converts bytes to text: from UTF-8, or from the encoding that the document or its response declares, if cameras are known to use that encoding.
+//! Converts bytes to text: from UTF-8, or from the encoding that the document or its response declares, if cameras are known
+//! to use that encoding.
 
 use std::borrow::Cow;
 
@@ -31,7 +32,7 @@ fn named(text: &str, key: &str) -> Option<&'static Encoding> {
     let value = value.trim_start_matches(['"', '\'']);
     let end = value.find(['"', '\'', ';', ' ', '?']);
     match value.get(..end.unwrap_or(value.len()))? {
-        // The last of the three includes the others.
+        // GB18030 includes the others.
         "gb2312" | "gbk" | "gb18030" | "x-gbk" | "gb_2312-80" => Some(GB18030),
         "iso-8859-1" | "iso8859-1" | "iso_8859-1" | "latin1" | "windows-1252" | "us-ascii" => {
             Some(WINDOWS_1252)

@@ -120,7 +120,7 @@ impl Reader<'_> {
         self.skip(length, what)
     }
 
-    /// Reads a text; an absent one is empty. A text that is too long or not UTF-8 is kept up to that place: a server that
+    /// Reads a text; an absent one is empty. A text that is too long or not UTF-8 is cut at that point: one server that
     /// registers with a discovery server must not make its whole list unreadable.
     pub fn text(&mut self, what: &'static str) -> Result<String, Error> {
         let before = self.rest;

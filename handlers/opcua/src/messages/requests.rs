@@ -87,7 +87,7 @@ fn put(bytes: &mut Vec<u8>, number: u32) {
     bytes.extend(number.to_le_bytes());
 }
 
-/// Returns the time in tenths of microseconds since 1601 (OPC 10000-6, 5.2.2.5).
+/// Returns the time in units of 100 ns since 1601 (OPC 10000-6, 5.2.2.5).
 fn now() -> i64 {
     let Ok(since_1970) = SystemTime::now().duration_since(UNIX_EPOCH) else {
         return 0;

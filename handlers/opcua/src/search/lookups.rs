@@ -36,7 +36,7 @@ enum Name {
 /// Server that lists names.
 #[derive(Debug, Default)]
 struct Source {
-    /// First of its names in this call's order, reversed.
+    /// First of its names in this call's order; the next to look up comes last.
     due: Vec<(u64, String)>,
     looked_up: usize,
 }

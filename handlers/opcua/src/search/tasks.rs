@@ -20,7 +20,7 @@ pub enum Task {
         url: Url,
         /// True if its endpoints are requested as well.
         settings: bool,
-        /// Ask for servers known from the network, if it is a discovery server.
+        /// True if a discovery server is also asked for the servers that it knows from the network.
         records: bool,
         /// True if it answered last time.
         known: bool,
@@ -79,6 +79,6 @@ pub struct Answers {
     pub refused: bool,
     /// Reason why answers are missing.
     pub error: Option<String>,
-    /// True if one of the handler's limits caused that; the servers beyond the limit still exist.
+    /// True if one of the handler's limits caused `error`; the servers beyond the limit still exist.
     pub cut: bool,
 }

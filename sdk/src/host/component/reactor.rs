@@ -62,7 +62,7 @@ impl Reactor {
     }
 }
 
-/// Converts to the nanoseconds of the host's clock, at most 584 years.
+/// Converts a duration to nanoseconds for the host's clock, at most 584 years.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -133,8 +133,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Asks for the streams or snapshots of all profiles. That of the first profile that has one is asked for twice: a value
-    /// that changes with each answer would change the device each time.
+    /// Asks for the streams or snapshots of all profiles. The first URL is asked for twice, to leave out values that change
+    /// with each answer and so would change the device each time.
     async fn links(&mut self, operation: Operation, media: &mut Media) -> Result<(), Failed> {
         let is_stream = operation == Operation::GetStreamUri;
         let tokens: Vec<String> = media.profiles.iter().map(|one| one.token.clone()).collect();

@@ -50,7 +50,7 @@ pub struct Profile {
     pub snapshot: String,
     /// Token of the video source, if each video source is a device.
     pub source: String,
-    /// True if it can pan, tilt or zoom; if video sources are no devices, true if a profile of the camera can.
+    /// True if it can pan, tilt or zoom; if video sources are not devices, true if any profile of the camera can.
     pub has_ptz: bool,
 }
 
@@ -97,9 +97,9 @@ impl Media {
         before.any(|source| !sources.contains(&source))
     }
 
-    /// Keeps what is missing here from an earlier answer, and the order of the same profiles. A camera that had several
-    /// video sources keeps the ids of those, even if it now reports only one. URLs hold the address, so those of another
-    /// address do not stay.
+    /// Adopts from an earlier answer what is missing here, and the order of the profiles if they are the same. A camera that
+    /// had several video sources keeps their ids, even if it now reports only one. URLs contain the address, so they are not
+    /// adopted if `has_moved` is true.
     pub fn keep(&mut self, before: &Self, has_moved: bool) {
         self.known = self.known.max(before.known);
         let place = |profile: &Profile| {

@@ -29,12 +29,12 @@ impl Scan<'_> {
         rendered
     }
 
-    /// Returns true if the video sources of the camera are to be devices and it has not reported more than this.
+    /// Returns true if the video sources of the camera are to be devices and it has reported no more than `known`.
     fn lacks_sources(&self, camera: &Camera, known: Sources) -> bool {
         self.details.channels == Channels::Devices && camera.info.media.known <= known
     }
 
-    /// Returns true if a camera is still to be asked for its video sources, for which a call asks only some cameras.
+    /// Returns true if a camera must still be asked for its video sources, since one call asks only some cameras for them.
     fn awaits_sources(&self) -> bool {
         let now = now(self.asker.host);
         self.cursor.cameras.iter().any(|(_, camera)| {
@@ -52,7 +52,7 @@ impl Scan<'_> {
         filter::addresses(self.details, ip, macs)
     }
 
-    /// Reports why a known camera is left out or reported less than it could.
+    /// Reports why a known camera is left out, or what it did not report.
     fn explain(&self, count: usize) {
         if count == self.most {
             let reason =

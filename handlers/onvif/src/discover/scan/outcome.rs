@@ -14,7 +14,7 @@ use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
 use crate::xaddr::{Host, XAddr};
 
-/// Milliseconds as [`FRESH`] if time ran out before the camera reported everything, or a channel is missing.
+/// Milliseconds in place of [`FRESH`] if time ran out before the camera reported everything, or a channel is missing.
 const CUT_SHORT: Moment = 30_000;
 /// Maximum number of scopes stored per camera.
 const MAX_SCOPES: usize = 64;

@@ -16,7 +16,7 @@ use crate::xaddr::{Host, XAddr};
 const AT_ONCE: usize = 64;
 /// Time limit for all tasks of a call, so that events wait no longer.
 const ASKING: Duration = Duration::from_secs(10);
-/// Lower bound of the time limit for a ping of a known camera.
+/// Minimum time limit for a ping of a known camera.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the second ping of a known camera: the first may have been lost.
 const SECOND_TRY: Duration = Duration::from_secs(1);
@@ -31,9 +31,9 @@ const SECOND_CHECK: Duration = Duration::from_millis(250);
 const STREAMS: Duration = Duration::from_secs(5);
 /// Maximum number of cameras that one call asks for their streams.
 const MAX_STREAMS: usize = 64;
-/// Number of connections that are kept for each task of a call, and for the streams of a camera.
+/// Number of connections reserved for each task of a call, and for the streams of a camera.
 const CONNECTIONS_EACH: (usize, usize) = (8, 20);
-/// Number of connections that are kept for the streams of a camera whose channels are devices.
+/// Number of connections reserved for the streams of a camera whose channels are devices.
 const CONNECTIONS_CHANNELS: usize = 80;
 
 /// Task for one camera.
@@ -117,8 +117,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Pings a known camera, twice if the first attempt gets no answer. A refusal counts as present only if the camera
-    /// announced itself or refused before: another host may have the address now and refuse everything.
+    /// Pings a known camera, a second time if the first attempt shows its absence and there is time. A refusal counts as an
+    /// answer only if the camera announced itself or refused before: another host may have the address now and refuse
+    /// everything.
     async fn ping(
         &self,
         xaddr: &XAddr,
@@ -145,7 +146,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Pings a camera twice. Returns the time until a response that does not show its absence.
+    /// Pings a camera, a second time if the first shows its absence. Returns the time until a response that does not show
+    /// its absence; `None` if there is no such response.
     async fn shows_itself(&self, xaddr: &XAddr, limit: Duration) -> Option<Duration> {
         let host = self.asker.host;
         let began = host.elapsed();
@@ -240,8 +242,9 @@ impl Scan<'_> {
         answer
     }
 
-    /// Checks whether a camera may be sent a password digest: it must have announced itself from there, or the operator
-    /// named the address, and it must not have refused the credentials lately. Wrong passwords lock accounts.
+    /// Checks whether a camera may be sent a password digest. It must have announced itself from its address, or the
+    /// operator must have named the address; and it must not have refused the credentials lately, since wrong passwords lock
+    /// accounts.
     fn may_authenticate(&self, candidate: &Candidate, now: Moment) -> Result<(), &'static str> {
         if self.refused(&candidate.xaddr.url, now).is_some() {
             return Err("it refused those given; they are tried again after a quarter of an hour");
