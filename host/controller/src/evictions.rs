@@ -154,7 +154,7 @@ impl PodEvictor<'_> {
         next.0
     }
 
-    /// Forgets what is known of Configurations that are gone or no longer ask for restarts.
+    /// Forgets the refusals of Configurations that are gone or no longer ask for restarts, and the counters of those that are gone.
     fn forget(&mut self, configurations: &ConfigurationStates) {
         let all = &configurations.configurations;
         self.denied
@@ -170,7 +170,7 @@ impl PodEvictor<'_> {
         });
     }
 
-    /// Returns the Configurations whose pods are not restarted although they ask for it.
+    /// Returns a problem for each Configuration whose pods are not restarted although it asks for that.
     fn problems_of(&self, configurations: &ConfigurationStates) -> Vec<Problem> {
         let all = configurations.configurations.iter();
         let asking = all.filter(|(_, state)| state.restarts_pods && !state.is_deleting);

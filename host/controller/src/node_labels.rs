@@ -81,7 +81,7 @@ struct NodeLabeler<'a> {
     views: ClusterViews,
     writes: Writes<'a, String, Job>,
     attempts: Attempts<String, BTreeSet<String>, NodeLabels>,
-    /// Nodes that were written. Devices that come and go would cause endless writes.
+    /// Limiter of the writes of each node: devices that come and go would otherwise cause endless writes.
     written: WriteLimiter<String>,
 }
 

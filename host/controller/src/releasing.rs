@@ -71,9 +71,9 @@ struct SlotReleaser<'a> {
     metrics: &'a Metrics,
     views: ClusterViews,
     writes: Writes<'a, InstanceKey, Job>,
-    /// Attempts by version of the Instance.
+    /// Attempts by Instance, with its resource version.
     attempts: Attempts<InstanceKey, (), String>,
-    /// Nodes that were removed from Instances. An agent that still runs although its node is gone writes its entries back.
+    /// Limiter of repeated removals: an agent that still runs although its node is gone writes its entries back.
     released: WriteLimiter<(InstanceKey, String)>,
     /// Nodes that keep their slots until the next check.
     kept: BTreeMap<String, Instant>,

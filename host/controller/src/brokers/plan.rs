@@ -1,4 +1,4 @@
-//! Computes which pods, jobs and services are wanted, and the writes that bring them about. Pure.
+//! Computes the pods, jobs, services and claim templates that are wanted, and the writes that are missing. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -428,7 +428,7 @@ struct Slots<'a> {
     free: usize,
     /// Number of slots that a broker takes.
     each: usize,
-    /// Nodes that hold slots through the Instance's resource.
+    /// Nodes that hold slots, through the Instance's resource or a claim.
     holders: BTreeSet<&'a str>,
     /// Nodes that hold slots beyond the capacity.
     beyond: BTreeSet<&'a str>,

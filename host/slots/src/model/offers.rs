@@ -1,6 +1,6 @@
 //! Computes the offers to the kubelet: one resource for each Instance and each Configuration, and the health of their ids. Pure.
 //!
-//! Only changed offers are computed again: an Instance keeps its list while the object, its device and its holds are the same.
+//! Only changed offers are computed again: an Instance keeps its list while the object, its device and its held slots are the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Computed {
 struct Inputs {
     instance: Arc<Instance>,
     seen: Seen,
-    /// True if free slots of it are given for now.
+    /// True if free slots of the Instance may be allocated now.
     is_given: bool,
     held: Vec<Held>,
     /// Slots that are in use although the Instance does not record it.
@@ -92,7 +92,7 @@ impl Availability {
     }
 }
 
-/// Resources that are offered, and problems that keep others from it.
+/// Resources that are offered, and problems that keep others from being offered.
 #[derive(Debug, Default)]
 pub struct Offered {
     /// Device lists by resource.
