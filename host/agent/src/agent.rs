@@ -108,7 +108,7 @@ pub struct Ports {
 /// Reason why the agent cannot be built, or ended without a shutdown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The CDI folder cannot be used under its name.
+    /// The vendor or the owner of the CDI specs has an invalid name.
     #[error("cannot offer devices to container runtimes")]
     Cdi(#[source] leafhost_cdi::InvalidSpec),
     /// Another agent uses the CDI folder.

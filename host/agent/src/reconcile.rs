@@ -1,4 +1,4 @@
-//! The reconcile task: devices and Instances → plan → writes. It writes everything of an Instance except its slots.
+//! The reconcile task: devices and Instances → plan → writes. It writes everything of an Instance except its slots and their holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -321,7 +321,7 @@ fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = V
 /// Change that failed.
 type Failed = (InstanceKey, StoreError);
 
-/// Facts about a change, for when it was applied.
+/// Facts about a change that are needed once it was applied.
 struct ChangeInfo {
     kind: &'static str,
     key: InstanceKey,

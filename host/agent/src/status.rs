@@ -36,7 +36,7 @@ pub struct Status {
     pub notes: Vec<ProblemView>,
 }
 
-/// Problem.
+/// Problem as the document shows it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProblemView {
@@ -133,7 +133,8 @@ pub struct HandlerView {
     /// Address of an external handler.
     pub endpoint: Option<String>,
     /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a source is
-    /// loaded for the first time, `Refused` if it never loaded, `Offline` if it is no longer loaded because the agent has died of it.
+    /// loaded for the first time, `Refused` if it never loaded, `Offline` if it is no longer loaded because the agent died while loading
+    /// it.
     pub status: String,
     /// Time since which it has that status, RFC 3339.
     pub since: Option<String>,
@@ -151,7 +152,7 @@ pub struct HandlerView {
     pub warnings: Vec<String>,
 }
 
-/// Configuration.
+/// Configuration, with its devices, problems and sessions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationView {
@@ -184,7 +185,7 @@ pub struct ConfigurationView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationView {
-    /// `dra`.
+    /// Means of allocation: always `dra`.
     pub by: String,
     /// Number of local devices that this node offers; the controller offers shared ones.
     pub local_devices: usize,
@@ -201,7 +202,7 @@ pub struct SessionView {
     pub source: String,
     /// End of the last call, RFC 3339.
     pub last_call: Option<String>,
-    /// Reasons of the call.
+    /// Events that caused the last call.
     pub events: Vec<String>,
     /// Duration of the call in milliseconds.
     pub wall_ms: f64,

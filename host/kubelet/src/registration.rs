@@ -80,7 +80,8 @@ impl Registrar {
         channel.await.cloned()
     }
 
-    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. Calls `sending` just before.
+    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. Calls `sending` just before it
+    /// sends the request.
     pub async fn register(
         &self,
         (kubelet, channel): (KubeletRun, Channel),

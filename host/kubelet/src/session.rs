@@ -1,4 +1,4 @@
-//! State of one registration of a resource: whether the kubelet follows the list, and the signal that ends all streams.
+//! State of one registration of a resource: the kubelet's progress with the list, and the signal that ends all streams.
 //!
 //! A session ends as a whole before the next one begins: up to 1.36 the kubelet disconnects its newest client when a stream of an older one
 //! ends.
@@ -22,7 +22,7 @@ pub(crate) enum Followed {
 }
 
 pub(crate) struct Session {
-    /// Ends all streams and connections.
+    /// Token that ends all streams and connections.
     pub end: CancellationToken,
     followed: watch::Sender<Followed>,
 }
