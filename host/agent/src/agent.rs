@@ -114,7 +114,7 @@ pub enum Error {
     /// Another agent uses the CDI folder.
     #[error(transparent)]
     CdiInUse(leafhost_cdi::Error),
-    /// A task ended by itself, or did not end.
+    /// A task ended unexpectedly, or did not end.
     #[error(transparent)]
     Task(#[from] leafhost_core::tasks::Error),
 }
@@ -252,8 +252,8 @@ impl Agent {
         })
     }
 
-    /// Adds the tasks that report to people who are not on the node. `sink` publishes the newest report until the sender is dropped, and keeps the
-    /// reason in the second channel while that fails.
+    /// Adds the tasks that report to users who are not on the node. `sink` publishes the newest report until the sender is dropped, and
+    /// keeps the reason in the second channel while that fails.
     pub fn report_to<F>(
         &mut self,
         sink: impl FnOnce(watch::Receiver<Arc<NodeReport>>, watch::Sender<Option<String>>) -> F,

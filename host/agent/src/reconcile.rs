@@ -241,7 +241,7 @@ impl ReconcileTask {
         }
     }
 
-    /// Applies some changes; returns the failures. Adds names that another device has to `taken`.
+    /// Applies one batch of changes; returns the failures. Adds to `taken` the names that another device has.
     async fn apply_batch(
         &mut self,
         changes: Vec<Change>,

@@ -44,7 +44,7 @@ pub struct ProblemView {
     pub reason: String,
     /// Affected object: `Configuration default/cameras`.
     pub subject: String,
-    /// Problem with its remedy, for people.
+    /// Problem with its remedy, for users.
     pub message: String,
 }
 
@@ -202,7 +202,7 @@ pub struct SessionView {
     pub source: String,
     /// End of the last call, RFC 3339.
     pub last_call: Option<String>,
-    /// Events that caused the last call.
+    /// Reasons for the last call: `first`, `timer`, `udev`, ….
     pub events: Vec<String>,
     /// Duration of the call in milliseconds.
     pub wall_ms: f64,

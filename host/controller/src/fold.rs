@@ -26,13 +26,10 @@ const LEFT_OUT: &str = "DevicesLeftOut";
 
 /// State of the cluster that the statuses are computed from.
 pub struct ClusterState<'a> {
-    /// Nodes.
     pub nodes: &'a NodeSet,
-    /// Configurations.
     pub configurations: &'a ConfigurationStates,
     /// Reports of the nodes.
     pub reports: &'a ReportSet,
-    /// Instances.
     pub instances: &'a InstanceSet,
     /// Names that namespaces have reserved.
     pub names: &'a ResourceNames,

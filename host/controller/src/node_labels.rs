@@ -155,7 +155,7 @@ impl NodeLabeler<'_> {
     }
 }
 
-/// Returns the nodes whose labels differ, each with all labels that the controller is to have set: one for each Configuration of which the
+/// Returns the nodes whose labels differ, each with all labels that the controller wants on it: one for each Configuration of which the
 /// node sees a device, unless another namespace has its name, the name is too long, or others have set the label.
 fn plan(
     nodes: &BTreeMap<String, NodeLabels>,

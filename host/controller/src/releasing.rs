@@ -1,4 +1,4 @@
-//! Releases what absent nodes left behind: runs a pass whenever nodes or Instances change, and writes the resulting changes.
+//! Releases the slots and entries of absent nodes: runs a pass whenever nodes or Instances change, and writes the resulting changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ struct SlotReleaser<'a> {
 }
 
 impl SlotReleaser<'_> {
-    /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
+    /// Plans the release of the slots and entries of absent nodes. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());

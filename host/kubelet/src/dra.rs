@@ -97,7 +97,7 @@ pub type DeviceName = (String, String);
 pub struct DeviceHealth {
     /// True if the device works.
     pub is_healthy: bool,
-    /// Reason, for people.
+    /// Reason, for users.
     pub message: String,
 }
 

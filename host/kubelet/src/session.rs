@@ -17,7 +17,7 @@ pub(crate) enum Followed {
     Awaited,
     /// The kubelet's stream is open.
     Open,
-    /// The kubelet's stream has ended. A kubelet never opens another by itself.
+    /// The kubelet's stream has ended. A kubelet never opens another on its own.
     Ended,
 }
 

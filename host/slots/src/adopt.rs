@@ -1,4 +1,4 @@
-//! Claims slots that the kubelet has assigned although their Instances record no holder, as when an Instance was recreated. A slot that
+//! Claims slots that the kubelet has assigned although their Instances record no claim, as when an Instance was recreated. A slot that
 //! another node has claimed is reported as a conflict.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub(super) struct Adoptions {
 }
 
 impl SlotTask {
-    /// Begins to claim the slots that the kubelet has assigned and whose Instances record no holder; collects `conflicts`.
+    /// Begins to claim the slots that the kubelet has assigned and whose Instances record no claim; collects `conflicts`.
     pub(super) fn adopt(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
         if !instances.complete {

@@ -273,7 +273,7 @@ impl SlotTask {
         holders.flat_map(|state| state.holder.uids()).collect()
     }
 
-    /// Answers an allocation whose claims are written.
+    /// Grants an allocation whose claims are written, or refuses it if the answer comes too late.
     pub(super) async fn grant(&mut self, request: Request, chosen: Vec<Chosen>) {
         let name = resource_name(&request.resource).unwrap_or_default();
         let through = self.name_index.configurations.contains_key(name);

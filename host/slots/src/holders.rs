@@ -42,7 +42,7 @@ pub struct HoldersTask {
     seen: BTreeSet<(InstanceKey, String)>,
     /// Instances that could not be written, with the number of failures in a row and the time of the next attempt.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
-    /// Instances whose status differs, with the time since when. Another writer may correct them.
+    /// Instances whose status differs, with the time at which that was first seen. Another writer may correct them.
     pending: BTreeMap<InstanceKey, Instant>,
 }
 

@@ -29,7 +29,7 @@ impl NodeCount {
         }
     }
 
-    /// Returns true if the cluster has a single node, once a count has ended; `None` if none runs.
+    /// Waits for the running count; returns true if the cluster has a single node, `None` if no count is running.
     pub async fn next(&mut self) -> Option<bool> {
         let count = self.counting.join_next().await?;
         Some(count.ok().flatten() == Some(1))

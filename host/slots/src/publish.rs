@@ -1,4 +1,4 @@
-//! Publishes the results of the slot task: device lists for the kubelet, held slots for the plan, a report for people.
+//! Publishes the results of the slot task: device lists for the kubelet, held slots for the plan, a report for users.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Tickets: device ids of one resource, which represent no devices. A container with a ticket gets the devices that a scheduler has reserved for it
 //! in their Instances.
 //!
-//! The list of tickets never changes, so the kubelet never chooses a device. Nothing that users write decides, and an Allocate writes nothing. The
-//! kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
+//! The list of tickets never changes, so the kubelet never chooses a device. No decision depends on what users write, and an Allocate
+//! writes nothing. The kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

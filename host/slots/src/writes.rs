@@ -35,7 +35,7 @@ pub(super) enum Purpose {
     },
     /// Claims of slots that the kubelet was seen to have.
     Adopt { slot_keys: Vec<(DeviceId, SlotKey)> },
-    /// Tests whether Instances that failed can be written again.
+    /// Trial writes of Instances that could not be written before.
     Trial,
 }
 

@@ -27,9 +27,9 @@ const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
 /// State of the cluster from which a plan is computed.
 #[derive(Debug)]
 pub struct World<'a> {
-    /// Configurations.
+    /// Manifests of all Configurations.
     pub manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
-    /// Instances.
+    /// Instances of all Configurations.
     pub instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
     /// Pods, jobs and services of brokers.
     pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
@@ -58,8 +58,8 @@ struct Planner<'a> {
     world: &'a World<'a>,
     restarts: &'a mut Restarts,
     now: Timestamp,
-    /// Objects of brokers, by namespace and uid of the owner. An owner reference does not reach into another namespace, so objects there do
-    /// not count.
+    /// Objects of brokers, by namespace and uid of the owner. Owner references across namespaces are not allowed, so objects in other
+    /// namespaces do not count.
     made: BTreeMap<(&'a str, &'a str), Objects<'a>>,
     /// Labels of running pods: namespace, label, value.
     running: BTreeSet<(&'a str, &'static str, &'a str)>,
@@ -357,8 +357,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. A service
-    /// whose owner was deleted without it is adopted by the next owner of that name.
+    /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. An
+    /// orphaned service is adopted by the next owner of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
         let there = self.made_for((key.namespace(), owner.uid), Kind::Service);
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));

@@ -29,7 +29,7 @@ pub struct Change {
 pub enum Action {
     /// Reserves the name.
     Reserve,
-    /// Notes that the name is unused from now on, or that it is used again.
+    /// Records that the name is unused from now on, or that it is used again.
     Note {
         /// True if the name is used again.
         is_used: bool,

@@ -276,7 +276,7 @@ impl SlotContext<'_> {
     }
 }
 
-/// Returns the number of slots that can still be taken besides the reserved ones.
+/// Returns the number of slots that can still be claimed, not counting the reserved ones.
 fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
     left(instance, &reserved_of(instance, reserved))
 }

@@ -22,7 +22,8 @@ use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 use super::context::SlotContext;
 use super::slot_state::SlotState;
 
-/// Maximum number of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
+/// Maximum number of resource names that a node offers for Instances over its life: the Node object keeps every name, and its size is
+/// limited.
 pub const NAMES_EVER: usize = 1000;
 
 /// Standard Kubernetes attribute for the NUMA node of a device.
@@ -115,7 +116,7 @@ impl Offered {
     }
 }
 
-/// Ids by resource that are listed besides the slots of its Instance and the free ids of its Configuration; true if healthy.
+/// Ids, by resource, that are listed in addition to the slots of its Instance and the free ids of its Configuration; true if healthy.
 type ExtraIds = BTreeMap<String, Vec<(DeviceId, bool)>>;
 
 /// Upper bounds of the number of resources.

@@ -29,7 +29,7 @@ pub struct SlotTable {
     due: Option<Instant>,
     /// Start of the first snapshot with an answer.
     first: Option<Instant>,
-    /// Kubelet whose records had all slots of this node, as this or an earlier agent saw it.
+    /// Kubelet whose records had all slots of this node, according to this or an earlier run of the agent.
     trusted: Option<KubeletRun>,
     /// True if the machine has booted since the agent before this one started.
     has_rebooted: bool,

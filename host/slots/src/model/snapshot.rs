@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub checkpoint: Option<Checked>,
     /// Presence of pods on this node, by uid; pods of unknown state are missing.
     pub alive: BTreeMap<String, bool>,
-    /// True if one of those pods has no volume, so that the end of its containers causes no event.
+    /// True if one of the pods that are present has no volume, so that the end of its containers causes no event.
     pub is_silent: bool,
     /// Records that could not be read, with the remedy.
     pub problems: Vec<Problem>,

@@ -24,8 +24,8 @@ pub struct Warmup {
 }
 
 impl Warmup {
-    /// Records the Instances of the store. `now` and `wall` are the current time by either clock. Instances that an earlier agent
-    /// remembered are not new.
+    /// Records the Instances of the store. `now` and `wall` are the current time by the monotonic and the wall clock. Instances that an
+    /// earlier agent remembered are not new.
     pub fn update(&mut self, set: &InstanceSet, now: Instant, wall: Timestamp) {
         let gone = self.known.keys();
         let gone = gone.filter(|key| !set.instances.contains_key(key));
