@@ -40,7 +40,7 @@ pub struct CdiReport {
 pub struct CdiTask {
     node: String,
     folder: SpecDir,
-    /// Lock of the folder, held from the first pass that gets it.
+    /// Lock of the folder; `None` until it could be locked.
     lock: Option<SpecLock>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,

@@ -125,7 +125,7 @@ impl AgentState {
         slots.problems.iter().find(is_it).map(Problem::to_string)
     }
 
-    /// Returns a text on what the agent still waits for; `None` once it is ready.
+    /// Returns the text of the first condition that the agent still waits for; `None` once it is ready.
     pub(crate) fn waits_for(&self) -> Option<String> {
         if self.reconcile.borrow().done_once {
             return None;

@@ -47,7 +47,7 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
-    /// Instances that this node has created or joined.
+    /// Limiter of repeatedly creating or joining the same Instance.
     joins: WriteLimiter<InstanceKey>,
     /// Time of the next join that waits.
     next_join: Option<Instant>,

@@ -1,7 +1,7 @@
 //! The status document: served at `/status`, printed by `leafhost status -o json`, and source of the tables.
 //!
-//! Knows nothing of how it is built. Fields are only ever added, and missing ones are read as empty, so that a newer program reads the
-//! document of an older agent.
+//! Does not depend on the code that builds it. Fields are only ever added, and missing ones are read as empty, so that a newer program
+//! reads the document of an older agent.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;

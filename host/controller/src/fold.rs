@@ -35,7 +35,7 @@ pub struct ClusterState<'a> {
     pub names: &'a ResourceNames,
     /// Problems of brokers.
     pub brokers: &'a [Problem],
-    /// Configurations whose pods are not restarted although they ask for it.
+    /// Problems of Configurations whose pods are not restarted although they ask for that.
     pub restarts: &'a [Problem],
     /// Device classes of Configurations whose devices the scheduler allocates.
     pub classes: &'a Classes,

@@ -23,9 +23,9 @@ use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; the devices of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(30);
-/// Number of writes of a node at once; more follow at one a minute.
+/// Number of writes of a node in a burst; after it, one a minute is allowed.
 const AT_ONCE: u32 = 10;
 /// Maximum length of the part of a label's name after the slash.
 const MAX_NAME: usize = 63;

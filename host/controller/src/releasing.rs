@@ -21,7 +21,7 @@ use crate::writes::{Done, PLACES, Writes};
 
 /// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(30);
 
 /// An Instance as it was seen, and the change to write.

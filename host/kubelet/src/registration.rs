@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 400;
 pub(crate) enum Error {
     /// No process answers on the kubelet's socket. That is not a failure: the kubelet is about to start or to end.
     NoAnswer(String),
-    /// The kubelet refused.
+    /// The kubelet refused the registration.
     Refused(String),
     /// The kubelet may have accepted the registration, and did not request the list.
     NotFollowed(String),

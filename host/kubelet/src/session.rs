@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// Open stream of the kubelet.
+/// Guard of the kubelet's open stream, which ends when the guard is dropped.
 pub(crate) struct OpenStream(Arc<Session>);
 
 impl Drop for OpenStream {

@@ -1,4 +1,4 @@
-//! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
+//! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases the slots of failed allocations.
 
 use std::collections::BTreeSet;
 

@@ -64,7 +64,7 @@ use writes::Writes;
 pub struct SlotConfig {
     /// Time after which a claimed slot is released if no pod was seen to have the slot.
     pub grace: Duration,
-    /// Maximum number of resources of single Instances at one time.
+    /// Maximum number of resources of Instances at the same time.
     pub instance_resources: usize,
 }
 

@@ -21,10 +21,10 @@ use tokio::sync::watch;
 
 use crate::status::AllocationView;
 
-/// Interval at which the API server is asked which features of slices it keeps: its version may change.
+/// Interval at which the API server is asked for the features of slices that it keeps: its version may change.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// Time for a kubelet to register the driver, as it does after each start. A missing registration is reported only after it.
+/// Time for a kubelet to register the driver, as it does after each start. A missing registration is reported only after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Report on the offer to the scheduler.

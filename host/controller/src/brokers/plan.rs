@@ -300,7 +300,7 @@ impl<'a> Planner<'a> {
         pods.saturating_mul(slots.each)
     }
 
-    /// Deletes the pods that exceed the number of slots, those on slots beyond the capacity first.
+    /// Plans the deletion of the pods that exceed the number of slots, those on slots beyond the capacity first.
     fn surplus(
         &mut self,
         subject: Subject<'a>,

@@ -45,7 +45,7 @@ pub struct Stamp {
     pub modified: SystemTime,
 }
 
-/// Stamp of no file.
+/// Stamp that stands for a missing file.
 impl Default for Stamp {
     fn default() -> Self {
         Self {

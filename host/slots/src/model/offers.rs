@@ -122,7 +122,7 @@ type ExtraIds = BTreeMap<String, Vec<(DeviceId, bool)>>;
 /// Upper bounds of the number of resources.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Resources of single Instances at one time.
+    /// Resources of Instances at the same time.
     pub live: usize,
     /// Names of such resources over the life of the node: the Node object keeps each name.
     pub ever: usize,

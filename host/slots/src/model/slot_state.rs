@@ -54,7 +54,7 @@ pub enum Holder {
         kubelet_run: Option<KubeletRun>,
         /// True if a later kubelet has no record of it while the pod is still on the node.
         lost: bool,
-        /// Time since which snapshots do not show it.
+        /// Absence of the slot from snapshots since then.
         absence: Absence,
     },
 }
@@ -103,7 +103,7 @@ impl Reason {
     }
 }
 
-/// Key of a slot: its Instance object and its id.
+/// Key of a slot: its Instance and its id.
 pub type SlotKey = (InstanceKey, String);
 
 impl SlotState {

@@ -184,7 +184,7 @@ enum SeenBy {
 #[derive(Debug, Clone, Default)]
 struct PodRecord {
     seen: SeenBy,
-    /// Reads without a ticket.
+    /// Absence of the pod's tickets from snapshots.
     absence: Absence,
 }
 
