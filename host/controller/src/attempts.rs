@@ -37,7 +37,8 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Records the answer to a write. The backoff grows with each failure; a successful write is not repeated for `settle`.
+    /// Records the answer to a write. The backoff grows with each failure; a successful write is not repeated for `settle` while the object
+    /// is unchanged.
     pub fn tried(
         &mut self,
         key: K,

@@ -61,8 +61,8 @@ pub struct Checked {
     pub entries: BTreeMap<DeviceId, BTreeSet<Pod>>,
     /// Slots by device id of a Configuration.
     pub slots: BTreeMap<DeviceId, String>,
-    /// True if it was written after PodResources had answered, which makes the kubelet drop stale records, or if it equals one that was and
-    /// is still trusted. An older one may still name pods that have ended.
+    /// True if it was written after PodResources had answered, which makes the kubelet drop stale records, or if it confirms such a
+    /// checkpoint that is still believed. An older one may still name pods that have ended.
     pub fresh: bool,
     /// True if it was written in the course of this snapshot.
     pub rewritten: bool,
