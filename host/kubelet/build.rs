@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let out = out.join(name);
         fs::create_dir_all(&out)?;
         let descriptors = protox::compile([format!("proto/{name}.proto")], ["proto"])?;
-        // Both sides: the fake kubelet of the tests is the other end of the protocol.
+        // Generates clients and servers: the fake kubelet of the tests is the other end of the protocol.
         tonic_prost_build::configure()
             .btree_map(".")
             .codec_path(codec)

@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 pub const VERSION_HEADER: &str = "leafhost-status-version";
 /// Longest time that `/status?after=` waits for another version.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// Least time between two versions of the document.
+/// Minimum time between two versions of the document.
 const SPACING: Duration = Duration::from_millis(100);
 /// State that the endpoint shows.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct Admin {
     pub(crate) version: watch::Receiver<u64>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lost_log_lines: fn() -> u64,
-    /// Limits each listener to one document at a time.
+    /// Semaphore that limits each listener to one document at a time.
     pub(crate) making: Arc<Semaphore>,
     pub(crate) shutdown: CancellationToken,
 }
@@ -65,7 +65,7 @@ impl Admin {
     }
 }
 
-/// Serves an agent that has not started and knows no handlers and devices yet: answers with the reason why it waits.
+/// Serves the endpoint of an agent that has not started yet: answers with the reason why it waits.
 pub async fn serve_waiting(listener: TcpListener, waits: watch::Receiver<Option<String>>) {
     let routes = Router::new()
         .route("/healthz", get(async || "ok\n"))

@@ -108,13 +108,13 @@ pub struct Ports {
 /// Reason why the agent cannot be built, or ended without a shutdown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The CDI folder cannot be used under its name.
+    /// The vendor or the owner of the CDI specs has an invalid name.
     #[error("cannot offer devices to container runtimes")]
     Cdi(#[source] leafhost_cdi::InvalidSpec),
     /// Another agent uses the CDI folder.
     #[error(transparent)]
     CdiInUse(leafhost_cdi::Error),
-    /// A task ended by itself, or did not end.
+    /// A task ended unexpectedly, or did not end.
     #[error(transparent)]
     Task(#[from] leafhost_core::tasks::Error),
 }
@@ -252,8 +252,8 @@ impl Agent {
         })
     }
 
-    /// Adds the tasks that report to people who are not on the node. `sink` publishes the newest report until the sender is dropped, and keeps the
-    /// reason in the second channel while that fails.
+    /// Adds the tasks that report to users who are not on the node. `sink` publishes the newest report until the sender is dropped, and
+    /// keeps the reason in the second channel while that fails.
     pub fn report_to<F>(
         &mut self,
         sink: impl FnOnce(watch::Receiver<Arc<NodeReport>>, watch::Sender<Option<String>>) -> F,

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub mod spec;
 
-/// Interval at which the folder is read although nothing changed, because other programs write there, too.
+/// Interval at which the folder is read even if nothing changed, because other programs write there, too.
 const BACKSTOP: Duration = Duration::from_mins(1);
 
 /// Report of the offer task.
@@ -40,7 +40,7 @@ pub struct CdiReport {
 pub struct CdiTask {
     node: String,
     folder: SpecDir,
-    /// Lock of the folder, held from the first pass that gets it.
+    /// Lock of the folder; `None` until it could be locked.
     lock: Option<SpecLock>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,

@@ -125,7 +125,7 @@ impl AgentState {
         slots.problems.iter().find(is_it).map(Problem::to_string)
     }
 
-    /// Returns what the agent waits for until it is ready; `None` once it is.
+    /// Returns the text of the first condition that the agent still waits for; `None` once it is ready.
     pub(crate) fn waits_for(&self) -> Option<String> {
         if self.reconcile.borrow().done_once {
             return None;
@@ -195,8 +195,8 @@ impl AgentState {
         problems
     }
 
-    /// Returns the parts of Configurations without effect, and files that are not read, which are shown and logged but do not count as
-    /// problems.
+    /// Returns the warnings: parts of Configurations without effect, and files that are not read. They are shown and logged but do not
+    /// count as problems.
     pub(crate) fn warnings(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
         let report = Arc::clone(&self.report.borrow());
@@ -297,7 +297,7 @@ impl AgentState {
     }
 }
 
-/// Returns the bytes of an Instance that grow with the reports of a handler.
+/// Returns the size of an Instance's properties and attributes, which grow with the reports of a handler; an estimate, in bytes.
 fn properties_size(instance: &Instance) -> usize {
     let properties = instance.spec.broker_properties.iter();
     let properties = properties.map(|(name, value)| name.len() + value.len());

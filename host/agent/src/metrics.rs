@@ -1,4 +1,4 @@
-//! Prometheus metrics of the agent and its parts. Name and labels of the first are Akri's.
+//! Prometheus metrics of the agent and its parts. Name and labels of the first metric are Akri's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Metrics {
         count(&self.writes, [("kind", kind), ("result", result)]);
     }
 
-    /// Counts the resources by state.
+    /// Sets the number of resources by state, and the number of their registrations.
     pub(crate) fn count_resources(&self, report: &leafhost_kubelet::Report) {
         for state in [
             State::Waiting,

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::document::AgentState;
 
-/// Changes within this time are reported together.
+/// Time within which changes are reported together.
 const SPACING: Duration = Duration::from_secs(1);
 /// Time limit for the first calls, of which one may take 30 seconds.
 const FIRST_CALLS: Duration = Duration::from_secs(40);
@@ -148,7 +148,8 @@ impl AgentState {
     }
 }
 
-/// Limits the number of handlers. Those with a source come first; among names that only Configurations have, namespaces take turns.
+/// Limits the number of handlers to [`MAX_REPORTS`]. Those with a source come first; among names that only Configurations have, namespaces
+/// take turns.
 fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, ReportedHandler> {
     if handlers.len() <= MAX_REPORTS {
         return handlers;
@@ -211,7 +212,7 @@ impl Problems {
     }
 }
 
-/// Returns the source of a handler's file, gzipped or not.
+/// Returns the source that a file of a handler belongs to: its component, gzipped or not, or its grants.
 fn source_name(file: &str) -> Option<String> {
     let file = Path::new(file).file_name()?.to_str()?;
     let stem = [".wasm", ".wasm.gz", ".grants.yaml"]
@@ -220,8 +221,8 @@ fn source_name(file: &str) -> Option<String> {
     Some(format!("{stem}.wasm"))
 }
 
-/// Returns the handler of a source. If it was never loaded, the name is taken from its file, or from the beginning of an external source's
-/// name.
+/// Returns the name of a source's handler. If the source was never loaded, the name is taken from its file, or from the beginning of an
+/// external source's name.
 fn name_of(source: &str, loaded: &LoadedSource) -> String {
     let described = loaded.handler.as_ref().map(|one| &one.description().name);
     let registered = loaded.registration.as_ref().map(|one| &one.handler);

@@ -340,8 +340,9 @@ impl Planner<'_> {
     }
 
     /// Returns the common fields if they differ. Fields of a newer generation are left to the nodes that know it. If other nodes see the
-    /// device, too, and have written the same generation, only values of the Configuration are compared: otherwise each node would for ever
-    /// write its own view of the properties. An Instance of an earlier Configuration `is_taken_over` whatever its generation.
+    /// device, too, and have written the same generation, only values of the Configuration are compared: otherwise the nodes would
+    /// endlessly overwrite each other's view of the properties. An Instance of an earlier Configuration `is_taken_over` whatever its
+    /// generation.
     fn common(&self, instance: &Instance, device: &Device, is_taken_over: bool) -> Option<Edit> {
         let spec = &instance.spec;
         let replaces = instance.generation().filter(|_| !is_taken_over);
@@ -395,7 +396,7 @@ pub fn is_local_to(node: &str, instance: &Instance) -> bool {
             && instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node)))
 }
 
-/// Returns true if an Instance was created before another one. Times are compared as text, to the second.
+/// Returns true if an Instance was created before another one. Times are compared as text, to the second; names decide a tie.
 fn is_before(one: &Instance, other: &Instance) -> bool {
     let created = |instance: &Instance| {
         let metadata = &instance.metadata;
@@ -404,7 +405,7 @@ fn is_before(one: &Instance, other: &Instance) -> bool {
     created(one) < created(other)
 }
 
-/// Removes this node from an Instance, or deletes the Instance if no other node is left in it.
+/// Returns the change that removes this node from an Instance, or deletes the Instance if no other node is left in it.
 fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
     if !is_local_to(node, instance) {
         return None;

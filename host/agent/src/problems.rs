@@ -8,13 +8,13 @@ use leafhost_core::problem::Problem;
 
 use crate::document::AgentState;
 
-/// Least time between two updates of the log: handlers can cause problems that come and go.
+/// Minimum time between two updates of the log: handlers can cause problems that come and go.
 const SPACING: Duration = Duration::from_secs(10);
 
 impl AgentState {
     /// Returns the number of problems of each part of the agent, including parts without any.
     pub(crate) fn count_problems(&self) -> BTreeMap<&'static str, usize> {
-        // Clones the value at once: to borrow it a second time would wait forever if a change waits in between.
+        // Clones the value at once: borrowing it a second time would deadlock if a writer waits in between.
         let handlers = Arc::clone(&self.handlers.borrow());
         let refused = handlers.sources.values();
         let refused = refused.filter(|loaded| loaded.error.is_some()).count();

@@ -1,4 +1,4 @@
-//! The reconcile task: devices and Instances → plan → writes. It writes everything of an Instance except its slots.
+//! The reconcile task: devices and Instances → plan → writes. It writes everything of an Instance except its slots and their holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -47,7 +47,7 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
-    /// Instances that this node has created or joined.
+    /// Limiter of repeatedly creating or joining the same Instance.
     joins: WriteLimiter<InstanceKey>,
     /// Time of the next join that waits.
     next_join: Option<Instant>,
@@ -241,7 +241,7 @@ impl ReconcileTask {
         }
     }
 
-    /// Applies some changes; returns the failures. Adds names that another device has to `taken`.
+    /// Applies one batch of changes; returns the failures. Adds to `taken` the names that another device has.
     async fn apply_batch(
         &mut self,
         changes: Vec<Change>,
@@ -321,7 +321,7 @@ fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = V
 /// Change that failed.
 type Failed = (InstanceKey, StoreError);
 
-/// Facts about a change, for when it was applied.
+/// Facts about a change that are needed once it was applied.
 struct ChangeInfo {
     kind: &'static str,
     key: InstanceKey,

@@ -1,7 +1,7 @@
 //! The status document: served at `/status`, printed by `leafhost status -o json`, and source of the tables.
 //!
-//! Knows nothing of how it is built. Fields are only ever added, and missing ones are read as empty, so that a newer program reads the
-//! document of an older agent.
+//! Does not depend on the code that builds it. Fields are only ever added, and missing ones are read as empty, so that a newer program
+//! reads the document of an older agent.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
@@ -36,7 +36,7 @@ pub struct Status {
     pub notes: Vec<ProblemView>,
 }
 
-/// Problem.
+/// Problem as the document shows it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProblemView {
@@ -44,7 +44,7 @@ pub struct ProblemView {
     pub reason: String,
     /// Affected object: `Configuration default/cameras`.
     pub subject: String,
-    /// Problem with its remedy, for people.
+    /// Problem with its remedy, for users.
     pub message: String,
 }
 
@@ -133,7 +133,8 @@ pub struct HandlerView {
     /// Address of an external handler.
     pub endpoint: Option<String>,
     /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a source is
-    /// loaded for the first time, `Refused` if it never loaded, `Offline` if it is no longer loaded because the agent has died of it.
+    /// loaded for the first time, `Refused` if it never loaded, `Offline` if it is no longer loaded because the agent died while loading
+    /// it.
     pub status: String,
     /// Time since which it has that status, RFC 3339.
     pub since: Option<String>,
@@ -151,7 +152,7 @@ pub struct HandlerView {
     pub warnings: Vec<String>,
 }
 
-/// Configuration.
+/// Configuration, with its devices, problems and sessions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationView {
@@ -184,7 +185,7 @@ pub struct ConfigurationView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationView {
-    /// `dra`.
+    /// Means of allocation: always `dra`.
     pub by: String,
     /// Number of local devices that this node offers; the controller offers shared ones.
     pub local_devices: usize,
@@ -201,7 +202,7 @@ pub struct SessionView {
     pub source: String,
     /// End of the last call, RFC 3339.
     pub last_call: Option<String>,
-    /// Reasons of the call.
+    /// Reasons for the last call: `first`, `timer`, `udev`, ….
     pub events: Vec<String>,
     /// Duration of the call in milliseconds.
     pub wall_ms: f64,

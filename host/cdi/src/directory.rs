@@ -59,7 +59,7 @@ pub enum Error {
     /// The file system returned an error.
     #[error("cannot {action} {}: {remedy}", path.display())]
     Io {
-        /// Attempted action: `write`, `read`, `remove`, `create folder`.
+        /// Attempted action, such as `write`, `read`, `lock` or `create folder`.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,

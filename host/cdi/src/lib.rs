@@ -1,8 +1,8 @@
 //! Writes CDI specs: the files that define `--device vendor/class=name` for container runtimes.
 //!
 //! Writes each spec in the lowest version that expresses it, because a runtime rejects versions it does not know, and
-//! replaces files atomically, so that a reader never sees a partial one. Knows nothing of what the devices are or where
-//! they come from.
+//! replaces files atomically, so that a reader never sees a partial one. Knows neither the meaning nor the origin of
+//! the devices.
 //!
 //! Source of the format: the Container Device Interface specification 1.1.0, `SPEC.md`.
 

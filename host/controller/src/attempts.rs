@@ -1,5 +1,5 @@
-//! Remembers the last write of each object, so that neither a refused write nor a second writer who undoes it causes many requests. Does no
-//! I/O.
+//! Remembers the last write of each object, so that neither a refused write nor another writer that reverts it causes many requests. Does
+//! no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Attempts<K, W, S>(BTreeMap<K, Attempt<W, S>>);
 #[derive(Debug)]
 struct Attempt<W, S> {
     what: W,
-    /// `None` if the write failed; the write is then delayed whatever the object looks like now.
+    /// Object before the write; `None` if the write failed and is delayed even if the object has changed.
     seen: Option<S>,
     failures: u32,
     again: Instant,
@@ -37,7 +37,8 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Records the answer to a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
+    /// Records the answer to a write. The backoff grows with each failure; a successful write is not repeated for `settle` while the object
+    /// is unchanged.
     pub fn tried(
         &mut self,
         key: K,

@@ -65,7 +65,7 @@ pub async fn run(
 struct EventWriter<'a> {
     writes: Writes<'a, Key, String>,
     attempts: Attempts<Key, (), ()>,
-    /// Time of the last Event of each problem that lasts. Of a problem that recurs, `attempts` spaces the Events.
+    /// Time of the last Event of each problem that lasts. `attempts` spaces the Events of a problem that recurs.
     published: BTreeMap<Key, Instant>,
 }
 

@@ -33,15 +33,15 @@ mod plan;
 
 /// Pause after each eviction.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time within which an eviction is expected to be seen.
+/// Time within which the watch should show an eviction.
 const SEEN: Duration = Duration::from_secs(30);
 /// Reason of the Event on an evicted pod.
 const REASON: &str = "DeviceGone";
 /// Error of a controller that runs without the flag to evict pods.
 const DISABLED: &str = "the controller may not evict pods";
 
-/// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets the Configurations whose pods
-/// are not restarted although they ask for it.
+/// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets a problem for each
+/// Configuration whose pods are not restarted although it asks for that.
 pub async fn run(
     cluster: &dyn Cluster,
     is_enabled: bool,
@@ -154,7 +154,7 @@ impl PodEvictor<'_> {
         next.0
     }
 
-    /// Forgets what is known of Configurations that are gone or no longer ask for restarts.
+    /// Forgets the refusals of Configurations that are gone or no longer ask for restarts, and the counters of those that are gone.
     fn forget(&mut self, configurations: &ConfigurationStates) {
         let all = &configurations.configurations;
         self.denied
@@ -170,7 +170,7 @@ impl PodEvictor<'_> {
         });
     }
 
-    /// Returns the Configurations whose pods are not restarted although they ask for it.
+    /// Returns a problem for each Configuration whose pods are not restarted although it asks for that.
     fn problems_of(&self, configurations: &ConfigurationStates) -> Vec<Problem> {
         let all = configurations.configurations.iter();
         let asking = all.filter(|(_, state)| state.restarts_pods && !state.is_deleting);

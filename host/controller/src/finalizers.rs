@@ -17,7 +17,7 @@ use crate::attempts::Attempts;
 use crate::pass_schedule::{Earliest, PassSchedule, SOON};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Time that an agent of Akri gets to remove its finalizer, and within which a write is expected to be seen.
+/// Time that an agent of Akri gets to remove its finalizer, and within which the watch should show a write.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// An object, and the finalizers that it keeps.

@@ -26,19 +26,16 @@ const LEFT_OUT: &str = "DevicesLeftOut";
 
 /// State of the cluster that the statuses are computed from.
 pub struct ClusterState<'a> {
-    /// Nodes.
     pub nodes: &'a NodeSet,
-    /// Configurations.
     pub configurations: &'a ConfigurationStates,
     /// Reports of the nodes.
     pub reports: &'a ReportSet,
-    /// Instances.
     pub instances: &'a InstanceSet,
     /// Names that namespaces have reserved.
     pub names: &'a ResourceNames,
     /// Problems of brokers.
     pub brokers: &'a [Problem],
-    /// Configurations whose pods are not restarted although they ask for it.
+    /// Problems of Configurations whose pods are not restarted although they ask for that.
     pub restarts: &'a [Problem],
     /// Device classes of Configurations whose devices the scheduler allocates.
     pub classes: &'a Classes,
@@ -47,7 +44,7 @@ pub struct ClusterState<'a> {
 /// Statuses and Events to write.
 #[derive(Debug, Default, PartialEq)]
 pub struct Folded {
-    /// Statuses by Configuration, without Configurations whose reports are all on older versions.
+    /// Statuses by Configuration, without those that are being deleted or whose reports are all on older versions.
     pub statuses: BTreeMap<ConfigurationKey, ConfigurationStatus>,
     /// Messages of Events, by object and reason.
     pub events: BTreeMap<(Regarding, String), String>,
@@ -146,7 +143,7 @@ fn reason(reported: &ReportedConfiguration) -> Option<Reason> {
     reported.problem.as_ref()?.reason.parse().ok()
 }
 
-/// Returns true if a Configuration does not work on the node that reports this.
+/// Returns true if the report shows that the Configuration does not work on its node.
 pub fn is_blocked(reported: &ReportedConfiguration) -> bool {
     let concerns = reason(reported).map(concerns);
     concerns.is_some_and(|concerns| concerns != Concerns::Remark)
@@ -241,7 +238,7 @@ fn devices(
     all
 }
 
-/// Returns the problems by reason, each with the nodes that have it. A taken name is known without the nodes.
+/// Returns the problems by reason, each with the nodes that have it. The controller itself knows that a name is `taken`.
 fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap<String, String> {
     let mut by_reason: BTreeMap<&str, NodeMessages<'_>> = BTreeMap::new();
     for report in reports {
@@ -307,7 +304,7 @@ impl ConditionUpdate {
         }
     }
 
-    /// Makes a condition that is false because of a problem.
+    /// Creates a condition that is false because of a problem.
     fn failed(kind: ConditionType, problem: &ReportedProblem) -> Self {
         let message = problem.message.clone();
         Self::new(kind, Truth::False, &problem.reason, message)
@@ -406,7 +403,7 @@ fn conditions(
     ]
 }
 
-/// Returns the conditions on how the scheduler is offered the devices, or none if the Configuration does not use DRA.
+/// Returns the conditions on the offer of the devices to the scheduler, or none if the Configuration does not use DRA.
 fn allocation(
     seen: &ClusterState<'_>,
     key: &ConfigurationKey,

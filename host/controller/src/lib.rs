@@ -1,9 +1,9 @@
 //! The controller: the part that one process does for all nodes of a cluster.
 //!
-//! Agents write only about their own node. The controller releases what nodes that are gone left behind, and shows on each Configuration
-//! what agents report about it. It creates the brokers that Configurations ask for and reserves the names of Configurations. If it is told
-//! to, it evicts pods whose device is gone, and labels nodes. Two controllers at once do no harm, because each write carries the state that
-//! it assumes.
+//! Agents write only about their own node. The controller removes the slots and entries of nodes that are gone, and shows on each
+//! Configuration the reports of agents about it. It creates the brokers that Configurations ask for and reserves the names of
+//! Configurations. If enabled, it evicts pods whose device is gone, and labels nodes. Two controllers at once do no harm, because each
+//! write carries the state that it assumes.
 
 mod attempts;
 pub mod brokers;

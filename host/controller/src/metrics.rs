@@ -1,4 +1,4 @@
-//! Metrics of the controller, in the Prometheus text format 0.0.4. Name and labels of the first are Akri's.
+//! Metrics of the controller, in the Prometheus text format 0.0.4. Name and labels of the first metric are Akri's.
 //!
 //! Gauges of existing objects are counted on each scrape, so that a restart changes nothing.
 

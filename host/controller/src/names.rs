@@ -29,7 +29,7 @@ mod plan;
 pub use name_index::{of_manifests, of_states};
 use plan::{Action, Change, Plan, plan};
 
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(10);
 
 /// Reservations as they were seen, and the change to write.

@@ -23,9 +23,9 @@ use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; the devices of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(30);
-/// Number of writes of a node at once; more follow at one a minute.
+/// Number of writes of a node in a burst; after it, one a minute is allowed.
 const AT_ONCE: u32 = 10;
 /// Maximum length of the part of a label's name after the slash.
 const MAX_NAME: usize = 63;
@@ -81,7 +81,7 @@ struct NodeLabeler<'a> {
     views: ClusterViews,
     writes: Writes<'a, String, Job>,
     attempts: Attempts<String, BTreeSet<String>, NodeLabels>,
-    /// Nodes that were written. Devices that come and go would cause endless writes.
+    /// Limiter of the writes of each node: devices that come and go would otherwise cause endless writes.
     written: WriteLimiter<String>,
 }
 
@@ -155,7 +155,7 @@ impl NodeLabeler<'_> {
     }
 }
 
-/// Returns the nodes whose labels differ, each with all labels that the controller is to have set: one for each Configuration of which the
+/// Returns the nodes whose labels differ, each with all labels that the controller wants on it: one for each Configuration of which the
 /// node sees a device, unless another namespace has its name, the name is too long, or others have set the label.
 fn plan(
     nodes: &BTreeMap<String, NodeLabels>,

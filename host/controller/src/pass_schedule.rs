@@ -41,7 +41,7 @@ impl PassSchedule {
         self.next.by(Instant::now() + self.soon);
     }
 
-    /// Waits until a pass is due, forever if there is no reason for one. The pass begins when this returns.
+    /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns.
     pub async fn due(&mut self) {
         until(self.next.0.map(|next| next.max(self.not_before))).await;
         self.begun = Instant::now();

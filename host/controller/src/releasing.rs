@@ -1,4 +1,4 @@
-//! Releases what absent nodes left behind: runs a pass whenever nodes or Instances change, and writes the resulting changes.
+//! Releases the slots and entries of absent nodes: runs a pass whenever nodes or Instances change, and writes the resulting changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::writes::{Done, PLACES, Writes};
 
 /// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(30);
 
 /// An Instance as it was seen, and the change to write.
@@ -71,16 +71,16 @@ struct SlotReleaser<'a> {
     metrics: &'a Metrics,
     views: ClusterViews,
     writes: Writes<'a, InstanceKey, Job>,
-    /// Attempts by version of the Instance.
+    /// Attempts by Instance, with its resource version.
     attempts: Attempts<InstanceKey, (), String>,
-    /// Nodes that were removed from Instances. An agent that still runs although its node is gone writes its entries back.
+    /// Limiter of repeated removals: an agent that still runs although its node is gone writes its entries back.
     released: WriteLimiter<(InstanceKey, String)>,
     /// Nodes that keep their slots until the next check.
     kept: BTreeMap<String, Instant>,
 }
 
 impl SlotReleaser<'_> {
-    /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
+    /// Plans the release of the slots and entries of absent nodes. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());

@@ -96,7 +96,7 @@ impl<K: Ord + Clone> RoundRobin<K> {
         Some((name.clone(), key.clone()))
     }
 
-    /// Returns a place. `is_slow` is true if the write held it for long.
+    /// Frees the place of a write that has ended. `is_slow` is true if the write held it for long.
     pub fn done(&mut self, namespace: &str, key: &K, is_slow: bool, now: Instant) {
         if let Some(one) = self.namespaces.get_mut(namespace) {
             one.running.remove(key);

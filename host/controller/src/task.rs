@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::{events, evictions, finalizers, names, node_labels, releasing, statuses};
 
 /// Acts on this cluster while this process leads, until `shutdown` is cancelled. Shows the problems of `brokers`, too. An unused name stays
-/// reserved for `name_grace`. Evicts pods whose device is gone only if it `evicts`, and labels nodes only if it `labels`. A write
+/// reserved for `name_grace`. Evicts pods whose device is gone only if `evicts` is true, and labels nodes only if `labels` is true. A write
 /// in flight at the end is left to the API server.
 pub async fn run(
     cluster: &dyn Cluster,

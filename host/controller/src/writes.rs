@@ -1,4 +1,4 @@
-//! Runs concurrent writes for many namespaces, and holds back after writes without an answer.
+//! Runs concurrent writes for many namespaces, and backs off after writes without an answer.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub const ONE_PLACE: WriteLimits = WriteLimits {
 const NO_ANSWER: Duration = Duration::from_secs(1);
 /// Longest time that a write holds its place because the API server asked for a delay.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Time from which on a write counts as slow.
+/// Duration from which a write counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// A write that has ended.
@@ -66,7 +66,7 @@ where
         }
     }
 
-    /// Replaces the waiting writes by `due`, each with its namespace. An object that is being written is left out; plan again once that
+    /// Replaces the waiting writes with `due`, each with its namespace. An object that is being written is left out; plan again once that
     /// write has ended.
     pub fn plan(&mut self, due: impl IntoIterator<Item = (String, K, V)>) {
         self.waiting.clear();
@@ -113,7 +113,7 @@ where
         }
     }
 
-    /// Returns the next writes that end; waits forever while none runs. Dropping the future loses nothing.
+    /// Returns the next writes that end; waits forever while none runs. Cancel safe: dropping the future loses no write.
     pub async fn done(&mut self) -> Vec<Done<K, V>> {
         let Some(first) = self.running.next().await else {
             return std::future::pending().await;

@@ -26,7 +26,7 @@ pub enum Refusal {
     /// The device does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// The device exists, but cannot be given now.
+    /// The device exists, but cannot be allocated now.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -10,7 +10,7 @@ pub struct PluginConfig {
     pub folder: PathBuf,
     /// Prefix of the plugin's socket names, before a `-`: letters, digits, `-` and `_`. No two plugins of a node may share it.
     pub prefix: String,
-    /// Durations.
+    /// Time limits, pauses and intervals.
     pub times: Times,
 }
 
@@ -28,7 +28,7 @@ impl PluginConfig {
 /// Durations of the device plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Interval at which the folder is read although inotify reported nothing. Default: 30 s.
+    /// Interval at which the folder is read even if inotify reported nothing. Default: 30 s.
     pub backstop: Duration,
     /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed during this time. Default: 30 s.
     pub linger: Duration,
@@ -51,7 +51,7 @@ pub struct Times {
     pub backoff_other: Duration,
     /// Time that the end of a session waits for open connections to send pending answers and close. Default: 1 s.
     pub drain: Duration,
-    /// Least time between two reports. Default: 100 ms.
+    /// Minimum time between two reports. Default: 100 ms.
     pub report: Duration,
 }
 

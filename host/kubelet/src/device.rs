@@ -8,14 +8,14 @@ use crate::ResourceName;
 /// Health of a device, which decides whether the kubelet may give it to a new container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
-    /// The kubelet may give it.
+    /// The kubelet may give the device to a container.
     Healthy,
-    /// The kubelet may not give it; a container that has the device keeps it.
+    /// The kubelet may give the device to no further container; a container that has the device keeps it.
     Unhealthy,
 }
 
 impl Health {
-    /// Returns the word on the wire.
+    /// Returns the value in the device-plugin API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "Healthy",
@@ -24,7 +24,7 @@ impl Health {
     }
 }
 
-/// Device id of a resource.
+/// State of one device of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// Health of the device.
@@ -33,7 +33,7 @@ pub struct Device {
     pub numa: Option<i64>,
 }
 
-/// Devices of a resource by id. An empty map ends the resource like an absent one.
+/// Devices of a resource by id. An empty map withdraws the resource, like a missing one.
 pub type Devices = BTreeMap<String, Device>;
 
 /// All offers. A list that stays the same should keep its `Arc`; the content of the same `Arc` is not compared.

@@ -73,19 +73,19 @@ pub struct PreparedDevice {
     pub device: String,
     /// Names of the CDI devices that containers get.
     pub cdi: Vec<String>,
-    /// Share of the device.
+    /// Id of the share of the device, if the claim has only a share.
     pub share: Option<String>,
 }
 
-/// Makes devices of claims usable on this node. Calls overlap, also for one claim.
+/// Makes devices of claims usable on this node. Calls may overlap, even for the same claim.
 #[async_trait]
 pub trait ClaimPreparer: Send + Sync {
     /// Prepares a claim that a pod of this node is about to use. Returns the same devices again if it is prepared already. The kubelet
-    /// gives up after 45 seconds, and asks again some 30 to 90 seconds after an error, which users see.
+    /// gives up after 45 seconds. After an error, which users see, it asks again some 30 to 90 seconds later.
     async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String>;
 
-    /// Releases the devices of a claim that no pod of this node uses any more. A claim that is not prepared is not an error. After an error the
-    /// kubelet asks again, and does not delete the pod before.
+    /// Releases the devices of a claim that no pod of this node uses any more. A claim that is not prepared is not an error. After an error
+    /// the kubelet asks again; it deletes the pod only after a success.
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String>;
 }
 
@@ -97,7 +97,7 @@ pub type DeviceName = (String, String);
 pub struct DeviceHealth {
     /// True if the device works.
     pub is_healthy: bool,
-    /// Reason, for people.
+    /// Reason, for users.
     pub message: String,
 }
 

@@ -38,14 +38,14 @@ struct RegisterPause {
     kubelet: Option<KubeletRun>,
 }
 
-/// Resource. Its list and the pause before the next Register outlive the task.
+/// Resource that is served and registered. Its list and the pause before the next Register outlive the task.
 pub(crate) struct Endpoint {
     pub offered: Arc<Offered>,
     pub shared: Arc<Shared>,
     quiet: Mutex<Option<RegisterPause>>,
 }
 
-/// End of an attempt.
+/// Outcome of an attempt to serve and register the resource.
 enum Attempt {
     /// Another kubelet runs.
     Replaced,

@@ -1,5 +1,5 @@
-//! Watches the kubelet's folder: which kubelet runs, whether its checkpoint was replaced, and problems of the folder. inotify reports
-//! changes; the folder is also read at intervals, for changes that inotify lost.
+//! Watches the kubelet's folder for the socket of a kubelet, for replacements of its checkpoint, and for problems. inotify reports changes;
+//! the folder is also read at intervals, for changes that inotify lost.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -47,7 +47,7 @@ impl Folder {
             watcher.watch(&self.path);
             let mut state = self.read();
             state.problems.extend(watcher.problem.clone());
-            // Before this process serves sockets here: a socket that is bound but does not listen yet would look stale.
+            // Sweeps before this process serves sockets here: a socket that is bound but does not listen yet would look stale.
             if !is_swept && self.path.is_dir() {
                 sockets::sweep(&self.path, &self.prefix).await;
                 is_swept = true;
@@ -186,7 +186,7 @@ impl Watcher {
                     self.names = names;
                     self.problem = None;
                 }
-                // Removed just now.
+                // The folder has just been removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     self.problem = Some(problem(&error));

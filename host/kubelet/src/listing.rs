@@ -66,7 +66,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// Returns the time until which it stays; `None` while that is unknown.
+    /// Returns the time until which the id stays; `None` while that is unknown.
     fn until(&self, linger: Duration) -> Option<Instant> {
         if self.flights > 0 {
             return None;

@@ -47,7 +47,7 @@ impl Offered {
         self.change(|listing, now| listing.want(devices, now));
     }
 
-    /// Records an Allocate. The ids stay listed until the returned flight is dropped, and for the linger time after that.
+    /// Records an Allocate. The ids stay listed until the returned guard is dropped, and for the linger time after that.
     pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<InFlight, NotListed> {
         self.change(|listing, now| listing.asked(&ids, now))?;
         Ok(InFlight {
@@ -118,7 +118,7 @@ impl Offered {
     }
 }
 
-/// Allocate in flight.
+/// Guard of an Allocate in flight, which ends when the guard is dropped.
 pub(crate) struct InFlight {
     offered: Arc<Offered>,
     ids: BTreeSet<String>,

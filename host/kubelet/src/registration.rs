@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 400;
 pub(crate) enum Error {
     /// No process answers on the kubelet's socket. That is not a failure: the kubelet is about to start or to end.
     NoAnswer(String),
-    /// The kubelet refused.
+    /// The kubelet refused the registration.
     Refused(String),
     /// The kubelet may have accepted the registration, and did not request the list.
     NotFollowed(String),
@@ -80,7 +80,8 @@ impl Registrar {
         channel.await.cloned()
     }
 
-    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. Calls `sending` just before.
+    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. Calls `sending` just before it
+    /// sends the request.
     pub async fn register(
         &self,
         (kubelet, channel): (KubeletRun, Channel),

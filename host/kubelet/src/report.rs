@@ -43,7 +43,7 @@ impl KubeletRun {
     }
 }
 
-/// Format for files; [`FromStr`] parses it.
+/// Formats the run as text for files; [`FromStr`] parses the text.
 impl fmt::Display for KubeletRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.inode, self.created)

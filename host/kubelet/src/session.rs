@@ -1,4 +1,4 @@
-//! State of one registration of a resource: whether the kubelet follows the list, and the signal that ends all streams.
+//! State of one registration of a resource: the kubelet's progress with the list, and the signal that ends all streams.
 //!
 //! A session ends as a whole before the next one begins: up to 1.36 the kubelet disconnects its newest client when a stream of an older one
 //! ends.
@@ -17,12 +17,12 @@ pub(crate) enum Followed {
     Awaited,
     /// The kubelet's stream is open.
     Open,
-    /// The kubelet's stream has ended. A kubelet never opens another by itself.
+    /// The kubelet's stream has ended. A kubelet never opens another on its own.
     Ended,
 }
 
 pub(crate) struct Session {
-    /// Ends all streams and connections.
+    /// Token that ends all streams and connections.
     pub end: CancellationToken,
     followed: watch::Sender<Followed>,
 }
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// Open stream of the kubelet.
+/// Guard of the kubelet's open stream, which ends when the guard is dropped.
 pub(crate) struct OpenStream(Arc<Session>);
 
 impl Drop for OpenStream {

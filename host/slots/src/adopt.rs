@@ -1,5 +1,5 @@
-//! Claims slots that the kubelet has assigned although no Instance records them for this node: the Instance was recreated, or another
-//! node has claimed the slot.
+//! Claims slots that the kubelet has assigned although their Instances record no claim, as when an Instance was recreated. A slot that
+//! another node has claimed is reported as a conflict.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::SlotTask;
 use super::model::slot_state::SlotKey;
 use super::writes::Purpose;
 
-/// Progress and failures of claiming such slots.
+/// Recent claims of such slots, with failures and conflicts.
 #[derive(Default)]
 pub(super) struct Adoptions {
-    /// Slots that were claimed, with the time before which none is claimed again.
+    /// Limiter of repeated claims of the same slot.
     done: WriteLimiter<SlotKey>,
     /// Reason why the last claims could not be written.
     pub problem: Option<Problem>,
@@ -28,7 +28,7 @@ pub(super) struct Adoptions {
 }
 
 impl SlotTask {
-    /// Begins to claim the slots that the kubelet has and whose Instances, recreated, record no holder.
+    /// Begins to claim the slots that the kubelet has assigned and whose Instances record no claim; collects `conflicts`.
     pub(super) fn adopt(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
         if !instances.complete {

@@ -1,4 +1,4 @@
-//! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
+//! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases the slots of failed allocations.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides an allocation, unless one of its device ids is being written or asked about: then it waits in `pending.busy`. Device ids that a
-    /// pod was seen to have are first looked up at the kubelet.
+    /// Decides an allocation. If a write or a query about one of its device ids is running, the request waits in `pending.busy`. If a pod
+    /// was seen to have one of them, the kubelet is queried first.
     pub(super) async fn allocate(&mut self, request: Request) {
         let Some(request) = self.hold_back(request) else {
             return;
@@ -40,7 +40,7 @@ impl SlotTask {
         }
     }
 
-    /// Moves a request to `pending.busy` if one of its device ids is being written or asked about; returns it otherwise.
+    /// Moves a request to `pending.busy` if a write or a query about one of its device ids is running; returns it otherwise.
     fn hold_back(&mut self, request: Request) -> Option<Request> {
         let is_busy = request.device_ids().any(|device_id| {
             self.writes.has_device_id(&device_id) || self.holder_queries.has_device_id(&device_id)
@@ -52,7 +52,7 @@ impl SlotTask {
         Some(request)
     }
 
-    /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
+    /// Decides the allocation whose holders were queried, then those that waited for the answer.
     pub(super) async fn answered(
         &mut self,
         answer: Result<HolderAnswer, JoinError>,
@@ -60,7 +60,7 @@ impl SlotTask {
         let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
         self.refresh();
         let refusal = self.check_holders(&answer);
-        // The device ids that proved to be free are being released.
+        // Device ids that proved to be free are now being released, so the request may have to wait.
         if let Some(request) = self.hold_back(answer.request) {
             self.choose(request, refusal).await;
         }
@@ -68,14 +68,14 @@ impl SlotTask {
         Ok(())
     }
 
-    /// Decides again the allocations that waited for a write or for an answer of the kubelet.
+    /// Retries the allocations that waited in `pending.busy` for a write or a query.
     pub(super) async fn retry_busy(&mut self) {
         for request in std::mem::take(&mut self.pending.busy) {
             self.allocate(request).await;
         }
     }
 
-    /// Chooses slots for an allocation and begins to claim them, unless `held` is the refusal for a device id that a pod still has.
+    /// Chooses slots for an allocation and begins to claim them. `held` is the refusal if a pod still has a requested device id.
     async fn choose(&mut self, request: Request, held: Option<Refusal>) {
         let released = match held {
             Some(_) => Some(request),
@@ -118,15 +118,15 @@ impl SlotTask {
         request.again_until().is_some() && (is_any || self.context().is_unseen(request))
     }
 
-    /// Decides again the allocations that wait in `pending.waiting`.
+    /// Retries the allocations in `pending.waiting`.
     pub(super) async fn retry_waiting(&mut self) {
         for request in std::mem::take(&mut self.pending.waiting) {
             self.allocate(request).await;
         }
     }
 
-    /// Decides again about a request whose slots could not be claimed, or refuses it. Other slots are chosen if other nodes claimed these
-    /// first; if no other slot can be claimed either, the request waits until a trial write succeeds.
+    /// Retries or refuses a request whose slots could not be claimed. A request for any device of a Configuration gets other slots. If no
+    /// other slot can be claimed either, and the store may recover, the request waits until a trial write succeeds.
     pub(super) async fn retry_or_refuse(
         &mut self,
         mut request: Request,
@@ -176,8 +176,8 @@ impl SlotTask {
         }
     }
 
-    /// Returns a refusal if a running pod has one of the requested device ids. A device id of this node is requested again by the app container of the
-    /// same pod, after its pod has ended, or by a kubelet that has lost its records.
+    /// Returns a refusal if a running pod has, or may have, one of the requested device ids. The kubelet requests a device id again for an
+    /// app container of the same pod, after the pod has ended, or after the kubelet has lost its records.
     fn check_holders(&mut self, answer: &HolderAnswer) -> Option<Refusal> {
         let HolderAnswer {
             request,
@@ -222,7 +222,7 @@ impl SlotTask {
         None
     }
 
-    /// Returns true if a pod was seen to have the device id, by a kubelet other than the current one.
+    /// Returns true if a kubelet other than the current one reported the device id for a pod.
     pub(super) fn is_of_older_kubelet(&self, device_id: &DeviceId) -> bool {
         let current = self.record_reads.records.kubelet_run();
         self.is_seen(device_id, |kubelet_run| kubelet_run != current)
@@ -237,9 +237,9 @@ impl SlotTask {
         })
     }
 
-    /// Releases slots, if a request names several device ids with slots of one Instance, so that the container gets
-    /// different Instances: only the slot allocated last is kept. The pods that had these slots have ended. The request
-    /// waits once for the release; a request that need not wait is returned.
+    /// Begins to release duplicates: if several requested device ids have slots of one Instance, only the slot allocated last is kept, so
+    /// that the container gets different Instances. The pods that had the other slots have ended. The request waits for the release, at
+    /// most once; a request that need not wait is returned.
     fn release_duplicates(&mut self, mut request: Request) -> Option<Request> {
         let name = resource_name(&request.resource).unwrap_or_default();
         if request.has_waited
@@ -273,7 +273,7 @@ impl SlotTask {
         holders.flat_map(|state| state.holder.uids()).collect()
     }
 
-    /// Answers an allocation whose claims are written.
+    /// Grants an allocation whose claims are written, or refuses it if the answer comes too late.
     pub(super) async fn grant(&mut self, request: Request, chosen: Vec<Chosen>) {
         let name = resource_name(&request.resource).unwrap_or_default();
         let through = self.name_index.configurations.contains_key(name);
@@ -306,7 +306,7 @@ impl SlotTask {
             "allocated"
         );
         if is_sent {
-            // A claim of a refused allocation belongs to this one now.
+            // A refused allocation may have left this claim; it now belongs to this allocation.
             for one in &chosen {
                 self.writes.refused_claims.remove(&one.slot_key());
             }
@@ -330,8 +330,8 @@ impl SlotTask {
         self.schedule_read(Instant::now() + SOON);
     }
 
-    /// Releases the claims of an allocation that is answered with an error, of which the kubelet holds nothing. A claim with an unknown
-    /// outcome is released when the store shows it.
+    /// Releases the claims of an allocation that was refused, or whose answer nobody received: the kubelet has none of these slots. A claim
+    /// with an unknown outcome is released when the store shows it.
     pub(super) fn release_claims(&mut self, chosen: &[Chosen]) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
@@ -385,7 +385,7 @@ impl SlotContext<'_> {
         })
     }
 
-    /// Chooses slots for an allocation besides the reserved ones, preferably not those that another node claimed first.
+    /// Chooses slots for an allocation that are not reserved, if possible none that an earlier attempt failed to claim.
     fn choose_for(
         &self,
         request: &Request,

@@ -1,4 +1,4 @@
-//! Nodes, Instances, devices and kubelets for the tests of slots. Plain data.
+//! Instances, devices and a fake kubelet for the tests of slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use super::records::Records;
 /// Name of this node.
 pub(crate) const NODE: &str = "node-a";
 
-/// Returns the Instance `<configuration>-<hash>` of the device `hash`, which this node sees; `usage` is by number of slot.
+/// Returns the Instance `<configuration>-<hash>` of the device `hash`, which this node sees; `usage` is by slot number.
 pub(crate) fn instance(
     configuration: &str,
     hash: &str,
@@ -102,7 +102,7 @@ impl Fixture {
         Arc::make_mut(&mut view.configured).configuration.created = Some(at.to_owned());
     }
 
-    /// Sets which resources a Configuration has.
+    /// Sets the `resources` of a Configuration.
     pub fn resources(&mut self, name: &str, resources: Resources) {
         let view = self.devices.configurations.get_mut(&key(name)).unwrap();
         let view = Arc::make_mut(view);
@@ -135,7 +135,7 @@ impl Fixture {
         );
     }
 
-    /// Returns the device of a Configuration for changes.
+    /// Returns a Configuration's device, to be changed.
     pub fn view(&mut self, name: &str, id: &str) -> &mut DeviceView {
         let view = Arc::make_mut(self.devices.configurations.get_mut(&key(name)).unwrap());
         let key = Device::new(id, true).key();
@@ -162,7 +162,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// Returns a snapshot in which these pods have these device ids by both records.
+/// Returns a snapshot in which both PodResources and the checkpoint give these device ids to these pods.
 pub(crate) fn snapshot(number: u64, held: &[(&DeviceId, &str)]) -> Snapshot {
     let mut listed: BTreeMap<DeviceId, BTreeSet<Pod>> = BTreeMap::new();
     for (device_id, name) in held {
@@ -209,9 +209,9 @@ pub(crate) struct State {
     pub held: BTreeMap<DeviceId, (String, Option<String>)>,
     /// Pods whose folders exist.
     pub alive: BTreeSet<String>,
-    /// Sets PodResources to return no list.
+    /// True if PodResources returns no list.
     pub is_mute: bool,
-    /// Sets PodResources to hang.
+    /// True if PodResources hangs.
     pub hangs: bool,
     /// Duration of a snapshot.
     pub slow: Duration,

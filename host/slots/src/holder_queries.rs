@@ -1,5 +1,5 @@
-//! Asks the kubelet which pods have the device ids of an allocation, if a pod was seen to have any of them. The queries run beside
-//! the task, which continues to decide all other allocations.
+//! Asks the kubelet which pods have the device ids of an allocation, if a pod was seen to have any of them. The queries run concurrently
+//! with the task, which continues to decide all other allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answer of the kubelet for one request.
 pub(super) struct HolderAnswer {
     pub request: Request,
-    /// Snapshot, taken if a kubelet other than the current one was seen to have one of the device ids.
+    /// Snapshot of the records, taken only if a kubelet other than the current one reported one of the device ids for a pod.
     pub snapshot: Option<Snapshot>,
     /// Device ids that PodResources lists now; `None` if it did not answer.
     pub listed: Option<BTreeMap<DeviceId, BTreeSet<Pod>>>,
 }
 
-/// Queries that run.
+/// Running queries.
 #[derive(Default)]
 pub(super) struct HolderQueries {
     running: JoinSet<HolderAnswer>,
@@ -33,12 +33,12 @@ pub(super) struct HolderQueries {
 }
 
 impl HolderQueries {
-    /// Returns true if a query about this device id runs.
+    /// Returns true if a query about this device id is running.
     pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
         self.device_ids.contains(device_id)
     }
 
-    /// Returns the next answer.
+    /// Returns the next answer; `None` if no query is running.
     pub async fn next(&mut self) -> Option<Result<HolderAnswer, JoinError>> {
         let answer = self.running.join_next().await?;
         if let Ok(answer) = &answer {

@@ -1,7 +1,7 @@
-//! Writes to each Instance which pods of this node have its slots, and the number of used slots, for people who look with kubectl.
+//! Writes the pods of this node that have slots, and the number of used slots, to the status of each Instance, for users of kubectl.
 //!
-//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. A
-//! scheduler leaves a slot with a holder to the agent; no other decision depends on this.
+//! The task compares the reports on slots and tickets with the Instances and writes the difference, to each Instance at most once a second.
+//! A scheduler leaves a slot with a holder to the agent; no other decision depends on the holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::report::{SlotReport, SlotView};
 use crate::tickets::TicketReport;
 use crate::writes::WRITE;
 
-/// Least time between two writes of an Instance.
+/// Minimum time between two batches of writes, and so between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
 /// Maximum number of Instances written in one batch.
 const TOGETHER: usize = 50;
@@ -40,9 +40,9 @@ pub struct HoldersTask {
     tickets: watch::Receiver<Arc<TicketReport>>,
     /// Slots that this task has seen a pod have.
     seen: BTreeSet<(InstanceKey, String)>,
-    /// Instances that could not be written: failures in a row, and time of the next attempt.
+    /// Instances that could not be written, with the number of failures in a row and the time of the next attempt.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
-    /// Instances that differ and that another write may correct, with the time since when.
+    /// Instances whose status differs, with the time at which that was first seen. Another writer may correct them.
     pending: BTreeMap<InstanceKey, Instant>,
 }
 
@@ -192,7 +192,7 @@ impl HoldersTask {
         Some((since + delay).max(now))
     }
 
-    /// Writes the changes; notes those that failed or that the API server did not keep.
+    /// Writes the changes; records those that failed or that the API server did not keep.
     async fn write(&mut self, changes: Vec<Change>) {
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         let wanted = changes.clone();

@@ -1,4 +1,5 @@
-//! Stores facts of the slot task for the next agent. Writes run beside the task, so that a disk that hangs does not delay offers.
+//! Stores offered names and the trusted kubelet for the agent's next run. Writes run concurrently with the task, so that a disk that hangs
+//! does not delay offers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(super) struct LedgerWrites {
     pub running: JoinSet<LedgerWrite>,
     has_names: bool,
     has_kubelet: bool,
-    /// Names that are offered and not stored yet: they are lost only over a restart.
+    /// Offered names that are not stored yet; a restart would lose them.
     unwritten: BTreeSet<String>,
     /// Time of the next attempt after a failed write of names.
     pub retry: Option<Instant>,
@@ -68,8 +69,8 @@ impl SlotTask {
         }
     }
 
-    /// Begins to store which kubelet has all slots in its records, if it changed. Without it the next agent keeps slots that no pod is seen
-    /// to have for the grace.
+    /// Begins to store the kubelet whose records have all slots, if it changed. Otherwise, the agent's next run keeps slots without a known
+    /// holder until the grace ends.
     pub(super) fn store_kubelet(&mut self) {
         // The slots of Instances that are not read yet may be unknown to this kubelet.
         if self.current.0.complete

@@ -64,7 +64,7 @@ use writes::Writes;
 pub struct SlotConfig {
     /// Time after which a claimed slot is released if no pod was seen to have the slot.
     pub grace: Duration,
-    /// Maximum number of resources of single Instances at one time.
+    /// Maximum number of resources of Instances at the same time.
     pub instance_resources: usize,
 }
 
@@ -90,7 +90,7 @@ pub struct SlotTask {
     requests: mpsc::Receiver<Request>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Instances and devices that were last taken over.
+    /// Instances and devices at the last `refresh`.
     current: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
     name_index: NameIndex,
     slot_table: SlotTable,
@@ -229,7 +229,7 @@ impl SlotTask {
         }
     }
 
-    /// Takes over the current Instances and devices.
+    /// Updates the state of the task from the current Instances and devices.
     fn refresh(&mut self) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let devices = Arc::clone(&self.devices.borrow_and_update());
@@ -252,7 +252,7 @@ impl SlotTask {
                     self.nodes.count(&self.store);
                 }
             }
-            // Another writer has added a claim of this node while it had none.
+            // Another writer has added a claim of this node while this node had no slots.
             if !self.record_reads.is_active() && !self.slot_table.by_device_id.is_empty() {
                 self.record_reads.schedule(Instant::now() + SOON);
             }

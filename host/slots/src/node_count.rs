@@ -7,7 +7,7 @@ use leafhost_core::ports::InstanceStore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Least time between two counts.
+/// Minimum time between the beginnings of two counts.
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// Running count, and the time the last one began.
@@ -18,7 +18,7 @@ pub(super) struct NodeCount {
 }
 
 impl NodeCount {
-    /// Begins a count, unless one runs or began less than a second ago.
+    /// Begins a count, unless one is running or began less than a second ago.
     pub fn count(&mut self, store: &Arc<dyn InstanceStore>) {
         let is_new = self.counted.is_some_and(|at| at.elapsed() < COUNTED);
         if !is_new && self.counting.is_empty() {
@@ -29,7 +29,7 @@ impl NodeCount {
         }
     }
 
-    /// Returns true if the cluster has a single node, once a count has ended; `None` if none runs.
+    /// Waits for the running count; returns true if the cluster has a single node, `None` if no count is running.
     pub async fn next(&mut self) -> Option<bool> {
         let count = self.counting.join_next().await?;
         Some(count.ok().flatten() == Some(1))

@@ -1,4 +1,4 @@
-//! Publishes the results of the slot task: device lists for the kubelet, held slots for the plan, a report for people.
+//! Publishes the results of the slot task: device lists for the kubelet, held slots for the plan, a report for users.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::model::slot_table::SlotTable;
 use super::refusals::Refusals;
 use super::report::{SlotReport, SlotView};
 
-/// Published state and its receivers.
+/// Senders of the published state, and the inputs of publishing.
 pub(super) struct Published {
     pub offers: watch::Sender<Arc<Offers>>,
     pub held: watch::Sender<Arc<HeldSlots>>,
@@ -52,7 +52,8 @@ impl SlotTask {
         lost.into_iter().chain(uncertain)
     }
 
-    /// Returns true if a resource is of a Configuration with backend `Dra`: offered both ways, it would be allocated by the kubelet alone.
+    /// Returns true if a resource belongs to a Configuration with backend `Dra`: if it were offered both ways, the kubelet alone would
+    /// allocate it.
     fn is_dra(&self, resource: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> bool {
         let name = resource_name(resource).unwrap_or_default();
         let key = self.name_index.configurations.get(name);
@@ -134,7 +135,7 @@ impl SlotTask {
     }
 }
 
-/// Returns a problem with the pods that have slots of withdrawn Instances; their devices are usually gone.
+/// Returns a problem that names the pods with slots of withdrawn Instances; their devices are usually gone.
 fn withdrawn(slot_table: &SlotTable, name_index: &NameIndex) -> Option<Problem> {
     let gone = slot_table.by_device_id.values();
     let gone = gone.filter(|state| state.stored.is_none() && state.owner(name_index).is_none());

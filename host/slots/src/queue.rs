@@ -23,14 +23,14 @@ const QUEUE: usize = 64;
 const ALLOCATE: Duration = OUTAGE.saturating_add(WRITE);
 /// Time limit of an Allocate for tickets.
 const ALLOCATE_TICKETS: Duration = Duration::from_secs(9);
-/// Time during which an allocation may wait and is decided again. The kubelet starts no other pod during this time.
+/// Time during which an allocation may wait and be retried. The kubelet starts no other pod during this time.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
-/// The same time while the store cannot be reached.
+/// Same as `AGAIN`, while the store cannot be reached.
 pub(super) const OUTAGE: Duration = Duration::from_secs(10);
-/// Maximum number of claims for one allocation.
+/// Maximum number of failed claims for one allocation.
 const CLAIMS: u32 = 4;
 
-/// Call that waits for its answer.
+/// Allocate call that waits for its answer.
 pub(super) struct Request {
     pub resource: String,
     pub ids: BTreeSet<String>,
@@ -54,7 +54,7 @@ impl Request {
         ids.map(|id| DeviceId::new(&self.resource, id))
     }
 
-    /// Returns the time until which the request may be decided again; `None` if that time has passed.
+    /// Returns the time until which the request may be retried; `None` if it has passed, the caller is gone, or too many claims failed.
     pub fn again_until(&self) -> Option<Instant> {
         let wait = if self.may_recover { OUTAGE } else { AGAIN };
         let until = self.asked + wait;
@@ -91,7 +91,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Returns the first end of the time limits of `waiting`.
+    /// Returns the earliest deadline of the requests in `waiting`.
     pub fn until(&self) -> Option<Instant> {
         let waiting = self.waiting.iter();
         waiting

@@ -45,7 +45,7 @@ pub(super) struct RecordReads {
 }
 
 impl RecordReads {
-    /// Schedules the first read at once.
+    /// Creates a schedule whose first read is due at once.
     pub fn new(records: Arc<dyn Records>) -> Self {
         Self {
             changes: records.changes(),
@@ -69,7 +69,7 @@ impl RecordReads {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Records the state of the kubelet's records, as a snapshot shows it.
+    /// Records the problems of a snapshot, and the presence of an answer and of the registration socket.
     fn take_in(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.problems.contains(problem) {

@@ -23,14 +23,14 @@ use super::model::snapshot::{Admission, Checked, Pod, SLOTS_ANNOTATION, Snapshot
 
 /// Registration socket of the kubelet, relative to its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
-/// Time within which the kubelet writes its checkpoint after a list was sent again.
+/// Time within which the kubelet rewrites its checkpoint after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
 /// Time for which a checkpoint that alone names a device is believed. It doubles each time the checkpoint says the same, up to
 /// [`TRUST_MAX`]: an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
 const TRUST_FIRST: Duration = Duration::from_secs(5);
-/// Longest time for which it is believed.
+/// Longest time for which such a checkpoint is believed.
 const TRUST_MAX: Duration = Duration::from_mins(1);
-/// Time during which PodResources is asked again while it rejects requests as too frequent, and the pause between the requests.
+/// Time during which PodResources is asked again, after pauses of `AGAIN`, while it rejects requests as too frequent.
 const LIMITED: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -163,7 +163,7 @@ impl KubeletRecords {
         spawn_blocking(snapshot).await.unwrap_or_default()
     }
 
-    /// Reads the checkpoint. Has it written again if it says more than `listed`, or if neither has one of `open`.
+    /// Reads the checkpoint. Makes the kubelet rewrite it if it names more device ids than `listed`, or if neither names one of `open`.
     async fn check(
         &self,
         listed: Option<&BTreeMap<DeviceId, BTreeSet<Pod>>>,
@@ -357,7 +357,7 @@ fn device_ids(listed: Listed, wanted: Wanted) -> BTreeMap<DeviceId, BTreeSet<Pod
 
 fn digest(checkpoint: &Checkpoint, wanted: Wanted) -> Checked {
     let mut checked = Checked::default();
-    // Two answers that name different slots: one of them is outdated.
+    // Device ids for which two answers name different slots: one of the answers is outdated.
     let mut unclear = BTreeSet::new();
     for entry in &checkpoint.entries {
         if !wanted(&entry.resource) {

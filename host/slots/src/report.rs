@@ -1,4 +1,4 @@
-//! Report of the slot task for people.
+//! Report of the slot task for users.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use leafhost_kubelet::{Allocation, Mount, Refusal};
 /// Adds to the answer a mount for each file system that is currently mounted below its read-only mounts.
 ///
 /// # Errors
-/// The mount table cannot be read.
+/// Fails if the mount table cannot be read.
 pub fn cover(mut allocation: Allocation) -> Result<Allocation, Refusal> {
     if allocation.mounts.iter().any(|mount| mount.read_only) {
         let table = std::fs::read(TABLE).map_err(|error| {

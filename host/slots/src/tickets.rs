@@ -1,8 +1,8 @@
 //! Tickets: device ids of one resource, which represent no devices. A container with a ticket gets the devices that a scheduler has reserved for it
 //! in their Instances.
 //!
-//! The list of tickets never changes, so the kubelet never chooses a device. Nothing that users write decides, and an Allocate writes nothing. The
-//! kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
+//! The list of tickets never changes, so the kubelet never chooses a device. No decision depends on what users write, and an Allocate
+//! writes nothing. The kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub struct TicketTask {
     holders: BTreeSet<String>,
     reading: JoinSet<Snapshot>,
     next: Option<Instant>,
-    /// Number of reads in a row that showed nothing.
+    /// Number of reads in a row in which PodResources did not answer.
     unanswered: u32,
     /// Answers that the kubelet may not have recorded yet.
     answered: Vec<Answered>,
@@ -232,7 +232,8 @@ impl TicketTask {
             self.holders = seen.holders;
             let locked = self.locked();
             if let Some(lock) = &self.ports.lock {
-                // Includes pods of an earlier agent that ended before it could report them. A refused pod stays until it no longer has the lock.
+                // Includes pods that an earlier run of the agent did not report before it ended. A refused pod stays until it no longer has
+                // the lock.
                 lock.done.send_modify(|done| {
                     done.retain(|uid| Some(uid) == locked.as_ref());
                     done.extend(self.holders.iter().cloned());
@@ -290,7 +291,7 @@ impl TicketTask {
         wrong
     }
 
-    /// Releases the slots in `back`, and enters in the slots in `wrong` the pods that have their devices.
+    /// Releases the slots in `back`, and records in the slots in `wrong` the uids of the pods that have their devices.
     async fn write(
         &self,
         instances: &InstanceSet,
@@ -331,7 +332,7 @@ impl TicketTask {
         if changes.is_empty() {
             return;
         }
-        // A write that fails is decided again after the next read.
+        // A write that fails is planned again after the next read.
         let Ok(written) = timeout(WRITE, self.ports.store.apply(changes)).await else {
             tracing::warn!("cannot release slots: the store does not answer; retrying");
             return;

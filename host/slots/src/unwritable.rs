@@ -1,7 +1,7 @@
 //! Tracks which Instances cannot be written: single ones, or all. Pure; time is an argument.
 //!
-//! An Instance is barred alone if its write is denied or its outcome is unknown. All Instances are barred if the store takes no writes, or
-//! if another Instance fails before any write has succeeded again.
+//! An Instance is barred alone if its write is denied or its outcome is unknown. All Instances are barred if the store accepts no writes,
+//! or if another Instance fails before any write has succeeded again.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct Unwritable {
     /// Instances that failed. After a successful attempt an Instance keeps its number of failures until it is written.
     instances: BTreeMap<InstanceKey, Failing>,
-    /// Instances of which no slot is given.
+    /// Instances of which no slot is allocated.
     barred: BTreeSet<InstanceKey>,
     /// Instances that began to fail since the last successful write.
     fresh: BTreeSet<InstanceKey>,
@@ -44,7 +44,7 @@ struct Failing {
     next: Instant,
 }
 
-/// Effect of a write on what can be written.
+/// Effect of a write on the set of Instances that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition {
     /// No change.
@@ -56,7 +56,7 @@ pub enum Transition {
 }
 
 impl Unwritable {
-    /// Returns the Instances of which no slot is given.
+    /// Returns the Instances of which no slot is allocated.
     pub fn barred(&self) -> &BTreeSet<InstanceKey> {
         &self.barred
     }
@@ -84,7 +84,8 @@ impl Unwritable {
         all.filter(|(key, _)| self.barred.contains(*key))
     }
 
-    /// Learns from the results of one batch. A trial changes nothing, so its success does not prove that a change can be written.
+    /// Updates the state from the results of one batch. A trial changes nothing, so its success does not prove that a change can be
+    /// written.
     pub fn learn(
         &mut self,
         keys: &[InstanceKey],
@@ -98,7 +99,7 @@ impl Unwritable {
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
             match error {
                 StoreError::Gone { key } => self.forget(key),
-                // The store has checked the current object.
+                // The store has compared the write with the current object, so it works.
                 StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } => {}
                 // Other writes of the batch may have succeeded: a full disk takes what fits.
                 StoreError::Unavailable { .. } => unavailable = Some(error),
@@ -159,7 +160,7 @@ impl Unwritable {
         self.fresh.remove(key);
     }
 
-    /// Returns the trial writes that are due, each to be applied alone. `own` are the Instances of which this node may give slots.
+    /// Returns the trial writes that are due, each to be applied alone. `own` are the Instances whose slots this node may claim.
     pub fn trials<'a>(
         &mut self,
         set: &InstanceSet,
@@ -175,7 +176,7 @@ impl Unwritable {
             if store.next > now {
                 return Vec::new();
             }
-            // No other attempt before this one has ended.
+            // Delays other attempts until this one has ended.
             store.next = now + LONGEST;
             let there: Vec<_> = own.filter(|key| set.instances.contains_key(*key)).collect();
             let sound = there.iter().copied();
@@ -184,7 +185,7 @@ impl Unwritable {
                 .collect();
             let turn = usize::try_from(store.failures).unwrap_or_default();
             let turn = turn.checked_rem(sound.len()).unwrap_or_default();
-            // The Instance that showed the failure, unless it fails alone; otherwise another one each time.
+            // Tries the Instance that showed the failure, unless it fails alone; otherwise a different one each time.
             let retries_same =
                 set.instances.contains_key(failed_key) && !self.instances.contains_key(failed_key);
             let next = retries_same

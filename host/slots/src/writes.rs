@@ -1,5 +1,5 @@
-//! Writes of the slot task. They run beside the task, which never waits for one, so that allocations without a write are answered
-//! during writes. Device ids and slots that are being written stay reserved until the write has ended.
+//! Writes of the slot task. They run concurrently with the task, which never waits for one, so that allocations without a write are
+//! answered during writes. Device ids and slots that are being written stay reserved until the write has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::model::slot_state::{Reason, SlotKey};
 use super::queue::{Pending, Request};
 use super::unwritable::Transition;
 
-/// Time limit of writes that are made together. After it their outcome is unknown.
+/// Time limit of a batch of writes; after it, their outcome is unknown.
 pub(super) const WRITE: Duration = Duration::from_secs(5);
 
 /// Purpose of a write.
@@ -35,7 +35,7 @@ pub(super) enum Purpose {
     },
     /// Claims of slots that the kubelet was seen to have.
     Adopt { slot_keys: Vec<(DeviceId, SlotKey)> },
-    /// Tests whether Instances that failed can be written again.
+    /// Trial writes of Instances that could not be written before.
     Trial,
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Done {
     results: Vec<Written>,
 }
 
-/// Writes that run.
+/// Running writes, and the refused claims to release.
 #[derive(Default)]
 pub(super) struct Writes {
     pub running: JoinSet<Done>,
     /// Device ids and slots that are being written.
     reserved: BTreeSet<(DeviceId, SlotKey)>,
-    /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
+    /// Claims of refused allocations, whose slots no pod can have, with the time after which the claims are no longer tracked.
     pub refused_claims: BTreeMap<SlotKey, Instant>,
 }
 
@@ -131,7 +131,7 @@ impl SlotTask {
         }
     }
 
-    /// Learns from the results of one batch whether slots can be claimed.
+    /// Records in `unwritable` the results of one batch.
     fn learn(&mut self, purpose: &Purpose, keys: &[InstanceKey], results: &[Written]) {
         let is_trial = matches!(purpose, Purpose::Trial);
         let transition = self

@@ -31,7 +31,7 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Receiving half of a connection, which replaces the client's `:authority` by `localhost`. `tokio::io::join` puts it together with the
+/// Receiving half of a connection, which replaces the client's `:authority` with `localhost`. `tokio::io::join` puts it together with the
 /// sending half, and [`Connection`](crate::Connection) makes a connection for tonic of both.
 pub struct Localhost<S> {
     inner: S,

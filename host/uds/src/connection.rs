@@ -1,4 +1,4 @@
-//! Connection for tonic servers, with a value of which each of its requests gets a clone.
+//! Connection for tonic servers that carries a value; each of its requests gets a clone of the value.
 
 use std::io;
 use std::pin::Pin;

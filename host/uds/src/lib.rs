@@ -1,5 +1,6 @@
 //! Support for gRPC servers and clients on Unix sockets: binding a socket that no other process serves, removing only
-//! the own one, accepting clients that send the path of the socket as host, and coding messages with small buffers.
+//! sockets that this process created or nobody serves, accepting clients that send the path of the socket as host, and
+//! coding messages with small buffers.
 //!
 //! Knows neither the kubelet nor handlers, and depends on no other crate of this workspace.
 

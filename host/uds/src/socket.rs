@@ -17,7 +17,7 @@ use crate::watch::names_of;
 
 /// Maximum length of a socket path, in bytes: the size in `sockaddr_un` without the terminating NUL.
 pub const MAX_PATH: usize = 107;
-/// Time after which a probed socket counts as served.
+/// Time without an answer after which a probed socket counts as served.
 const PROBE: Duration = Duration::from_secs(1);
 /// Length of the queue of connections that wait to be accepted.
 const WAITING: i32 = 128;

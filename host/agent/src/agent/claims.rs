@@ -23,11 +23,11 @@ use crate::metrics::Metrics;
 /// Ports to the cluster for claims.
 #[derive(Clone)]
 pub struct ClaimHome {
-    /// Reads the scheduler's decisions.
+    /// Reader of the scheduler's decisions.
     pub reader: Arc<dyn ClaimReader>,
-    /// Publishes devices to the scheduler.
+    /// Store of the slices that offer devices to the scheduler.
     pub slices: Arc<dyn SliceStore>,
-    /// Stores claims.
+    /// Store of the records of claims.
     pub records: Arc<dyn ClaimRecords>,
 }
 

@@ -128,12 +128,12 @@ impl Offer<'_> {
         devices.filter_map(|(key, device)| Some((*self.hashes.get(key)?, device)))
     }
 
-    /// Returns true if it has no device.
+    /// Returns true if the offer has no device.
     pub fn is_empty(&self) -> bool {
         self.devices().next().is_none()
     }
 
-    /// Returns true if it has a device whose entry is only in the spec that was written before.
+    /// Returns true if the offer has a device whose entry is only in the spec that was written before.
     pub fn needs_published(&self) -> bool {
         self.devices().any(|(_, device)| device.device.is_none())
     }

@@ -21,10 +21,10 @@ use tokio::sync::watch;
 
 use crate::status::AllocationView;
 
-/// Interval at which the API server is asked which features of slices it keeps: its version may change.
+/// Interval at which the API server is asked for the features of slices that it keeps: its version may change.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// Time within which a kubelet registers the driver; it registers it after each start. Only later is the lack reported.
+/// Time for a kubelet to register the driver, as it does after each start. A missing registration is reported only after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Report on the offer to the scheduler.
@@ -34,14 +34,14 @@ pub struct OfferReport {
     pub problem: Option<String>,
     /// Number of local devices offered, by Configuration with backend `Dra`.
     pub offered: BTreeMap<ConfigurationKey, usize>,
-    /// Once it is known: true if claims share a device with several slots, false if each slot is a device.
+    /// True if claims share a device with several slots, false if each slot is a device; `None` until it is known.
     pub has_shares: Option<bool>,
     /// Attributes and capacities that do not fit into a slice, as `<instance>: <name>`.
     pub left_out: BTreeSet<String>,
 }
 
 impl OfferReport {
-    /// Returns how the devices of a Configuration are offered to the scheduler, if they are.
+    /// Returns the offer of a Configuration's devices to the scheduler, if they are offered.
     pub fn view(&self, key: &ConfigurationKey) -> Option<AllocationView> {
         let sharing = |has_shares| if has_shares { "shares" } else { "slots" };
         self.offered.get(key).map(|offered| AllocationView {

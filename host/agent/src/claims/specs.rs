@@ -25,7 +25,7 @@ pub fn vendor() -> String {
 #[derive(Debug)]
 pub struct CdiClaimSpecs {
     folder: SpecDir,
-    /// Held while the folder is used: listing it removes temporary files.
+    /// Lock held while the folder is used: listing the folder removes temporary files.
     turn: Mutex<()>,
 }
 

@@ -18,7 +18,7 @@ use super::template::{PLACEHOLDER, Template, made_of};
 /// Name of the claim in the spec of a pod.
 const CLAIM: &str = "akri-device";
 
-/// Owner of a created object, from which the object takes its labels.
+/// Owner of a created object, and the label by which a service selects its pods.
 #[derive(Clone, Copy)]
 pub struct Owner<'a> {
     kind: &'static str,
@@ -152,7 +152,7 @@ pub fn claims(instance: &Instance, template: &Template<'_>) -> Wanted {
     Owner::instance(instance).create(key, labels, &spec, &made_of(&spec))
 }
 
-/// Builds an Instance's job for this generation of its Configuration.
+/// Builds an Instance's job for a generation of its Configuration.
 pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Wanted {
     let labels = device_labels(instance);
     let mut spec = template.spec.clone();
@@ -202,7 +202,7 @@ fn device_labels(instance: &Instance) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// Replaces the placeholder in a `PodSpec` by the Instance's resource, or by a claim.
+/// Replaces the placeholder in a `PodSpec` with the Instance's resource, or with a claim.
 fn with_device(mut pod: Value, instance: &Instance, template: &Template<'_>) -> Value {
     let resource = format!("{GROUP}/{}", instance.metadata.name);
     for list in ["containers", "initContainers"] {

@@ -1,4 +1,4 @@
-//! Computes which pods, jobs and services are wanted, and the writes that bring them about. Pure.
+//! Computes the pods, jobs, services and claim templates that are wanted, and the writes that are missing. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
 /// State of the cluster from which a plan is computed.
 #[derive(Debug)]
 pub struct World<'a> {
-    /// Configurations.
+    /// Manifests of all Configurations.
     pub manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
-    /// Instances.
+    /// Instances of all Configurations.
     pub instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
     /// Pods, jobs and services of brokers.
     pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
@@ -58,8 +58,8 @@ struct Planner<'a> {
     world: &'a World<'a>,
     restarts: &'a mut Restarts,
     now: Timestamp,
-    /// Objects of brokers, by namespace and uid of the owner. An owner reference does not reach into another namespace, so objects there do
-    /// not count.
+    /// Objects of brokers, by namespace and uid of the owner. Owner references across namespaces are not allowed, so objects in other
+    /// namespaces do not count.
     made: BTreeMap<(&'a str, &'a str), Objects<'a>>,
     /// Labels of running pods: namespace, label, value.
     running: BTreeSet<(&'a str, &'static str, &'a str)>,
@@ -300,7 +300,7 @@ impl<'a> Planner<'a> {
         pods.saturating_mul(slots.each)
     }
 
-    /// Deletes the pods that exceed the number of slots, those on slots beyond the capacity first.
+    /// Plans the deletion of the pods that exceed the number of slots, those on slots beyond the capacity first.
     fn surplus(
         &mut self,
         subject: Subject<'a>,
@@ -357,8 +357,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. A service
-    /// whose owner was deleted without it is adopted by the next owner of that name.
+    /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. An
+    /// orphaned service is adopted by the next owner of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
         let there = self.made_for((key.namespace(), owner.uid), Kind::Service);
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
@@ -428,7 +428,7 @@ struct Slots<'a> {
     free: usize,
     /// Number of slots that a broker takes.
     each: usize,
-    /// Nodes that hold slots through the Instance's resource.
+    /// Nodes that hold slots, through the Instance's resource or a claim.
     holders: BTreeSet<&'a str>,
     /// Nodes that hold slots beyond the capacity.
     beyond: BTreeSet<&'a str>,

@@ -9,9 +9,9 @@ use leafhost_core::brokers::ObjectKey;
 
 /// Wait before the second replacement in a row; doubles with each further one.
 const FIRST: Duration = Duration::from_secs(10);
-/// Maximum wait.
+/// Maximum wait before a replacement.
 const LAST: Duration = Duration::from_mins(5);
-/// A pod that ran for this long is replaced at once.
+/// Running time after which an ended pod is replaced at once.
 const STEADY: Duration = Duration::from_mins(10);
 
 /// Pods that have ended, by key.

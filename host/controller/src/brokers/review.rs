@@ -55,7 +55,7 @@ impl BrokerWrite<'_> {
         })
     }
 
-    /// Checks the object against the Instance and the Configuration of the names it uses; the error says what is wrong.
+    /// Checks the object against the Instance and the Configuration that it names; the error says what is wrong.
     pub fn review(
         &self,
         instance: Option<&Instance>,

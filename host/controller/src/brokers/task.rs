@@ -24,7 +24,7 @@ use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
 use crate::writes::{Done, PLACES, Writes};
 
-/// Time within which a write is expected to be seen.
+/// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(10);
 
 /// Creates the brokers of a cluster while this controller leads.

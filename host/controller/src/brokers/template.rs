@@ -65,7 +65,7 @@ impl<'a> Template<'a> {
         })
     }
 
-    /// Returns true if an object was made of another template. Objects of Akri's controller have no digest, so they count as current.
+    /// Returns true if an object was made from another template. Objects of Akri's controller have no digest, so they count as current.
     pub fn is_other(&self, object: &Object) -> bool {
         let made_of = object.made_of.as_ref();
         made_of.is_some_and(|made_of| *made_of != self.made_of)

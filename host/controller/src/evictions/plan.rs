@@ -17,7 +17,7 @@ use crate::pass_schedule::Earliest;
 
 /// Time between the loss of a device and the eviction of its pods. An Instance that was deleted by mistake is back by then.
 pub const WAIT: Duration = Duration::from_secs(10);
-/// Precision of the times of creation that the API server keeps.
+/// Precision of the creation timestamps of the API server.
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
 /// State of the cluster that shows which devices are gone.

@@ -14,14 +14,13 @@ use super::name_index::oldest_first;
 /// oldest Configuration.
 pub const MOST: usize = leafhost_core::configuration::MAX_CONFIGURATIONS;
 
-/// Write of one name.
+/// Change of the reservation of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Name that the change is about.
     pub name: String,
     /// Namespace that has the name, or gets it.
     pub namespace: String,
-    /// Action to take.
     pub action: Action,
 }
 
@@ -30,7 +29,7 @@ pub struct Change {
 pub enum Action {
     /// Reserves the name.
     Reserve,
-    /// Notes that the name is unused from now on, or that it is used again.
+    /// Records that the name is unused from now on, or that it is used again.
     Note {
         /// True if the name is used again.
         is_used: bool,
@@ -52,7 +51,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 struct Namespace<'a> {
     names: usize,
-    /// Unused names, with the time since when.
+    /// Unused names, with the time since which they are unused.
     unused: BTreeSet<(Timestamp, &'a str)>,
 }
 

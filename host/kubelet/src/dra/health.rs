@@ -1,6 +1,6 @@
 //! Streams the health of devices to the kubelet.
 //!
-//! Each message has all devices: the kubelet treats a device that no message has had for 30 seconds as unknown.
+//! Each message has all devices: the kubelet treats a device as unknown once no message has named it for 30 seconds.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const MAX_TEXT: usize = 1024;
 /// Health service on the driver's socket.
 pub struct Service {
     pub health: watch::Receiver<Arc<HealthList>>,
-    /// Ends all streams.
+    /// Token that ends all streams.
     pub end: CancellationToken,
 }
 

@@ -68,7 +68,7 @@ impl RegistrationState {
         publish(&self.report, report);
     }
 
-    /// Records the problem that keeps the sockets from being served.
+    /// Records the problem that keeps the sockets from being served; `None` clears it.
     pub fn problem(&self, problem: Option<String>) {
         self.edit(|known| known.problem = problem);
     }
@@ -90,7 +90,7 @@ impl RegistrationState {
     }
 }
 
-/// Open connection of the kubelet.
+/// Guard that counts an open connection of the kubelet.
 pub struct Open(Arc<RegistrationState>);
 
 impl Drop for Open {
@@ -100,7 +100,7 @@ impl Drop for Open {
     }
 }
 
-/// Registration service.
+/// Registration service of a driver.
 pub struct Service {
     pub driver: String,
     /// Path of the socket on which the driver is called.

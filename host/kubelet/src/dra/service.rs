@@ -23,7 +23,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Calls `call` for all claims at once; returns the results by uid.
+    /// Calls `call` for all claims concurrently; returns the results by uid.
     async fn each<T, F>(
         &self,
         claims: Vec<proto::Claim>,

@@ -28,7 +28,7 @@ use crate::sockets::listen;
 
 /// Maximum number of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
-/// Paths of the services in the version before, and in the current one. Both have the same messages.
+/// Paths of the services in the previous version, and in the current one. Both have the same messages.
 const EARLIER: [(&str, &str); 2] = [
     (
         "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/",
@@ -126,7 +126,7 @@ impl Serving {
     }
 }
 
-/// Turns a call of the version before into one of the current version.
+/// Converts a call of the previous version to one of the current version.
 fn current(mut call: Request<Body>) -> Request<Body> {
     let path = call.uri().path();
     let renamed = EARLIER.iter().find_map(|(earlier, current)| {

@@ -22,7 +22,7 @@ use crate::proto::device_plugin::ContainerAllocateResponse;
 #[cfg(test)]
 mod tests;
 
-/// Size for a node of 10,000 allocations with answers of 4 KiB.
+/// Maximum size of the file, in bytes: enough for 10,000 allocations with answers of 4 KiB.
 const LARGEST_FILE: u64 = 64 << 20;
 
 /// Reason why the checkpoint cannot be used.
@@ -45,7 +45,7 @@ pub struct Stamp {
     pub modified: SystemTime,
 }
 
-/// Stamp of no file.
+/// Stamp that stands for a missing file.
 impl Default for Stamp {
     fn default() -> Self {
         Self {

@@ -20,7 +20,7 @@ mod tests;
 
 /// Time limit of a List call.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit of the kubelet's own client; a gRPC client accepts 4 MiB by default.
+/// Maximum size of an answer, in bytes, as in the kubelet's own client; a gRPC client accepts 4 MiB by default.
 const LARGEST_ANSWER: usize = 16 << 20;
 /// Maximum number of pods in one answer; a node has at most a few hundred.
 const MOST_PODS: usize = 10_000;
@@ -180,7 +180,7 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
     }
 }
 
-/// Returns true if the connection ended during the call: then the code varies, but it was not sent by the kubelet.
+/// Returns true if the connection ended during the call. The kubelet did not send such a status, and its code varies.
 fn is_broken(status: &Status) -> bool {
     status.source().is_some()
 }

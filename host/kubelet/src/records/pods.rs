@@ -223,8 +223,8 @@ impl Watcher {
         true
     }
 
-    /// Watches a folder below that of all pods, with its subfolders. A folder that cannot be watched is skipped: the pod's own folder goes
-    /// later.
+    /// Watches a folder below that of all pods, with its subfolders. A folder that cannot be watched is skipped: the removal of the pod's
+    /// own folder is noticed later.
     fn enter(&mut self, path: PathBuf, level: FolderLevel) {
         let mask = WatchMask::ONLYDIR
             | WatchMask::DONT_FOLLOW

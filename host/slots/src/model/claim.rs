@@ -39,7 +39,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the Instance object and the id of the slot.
+    /// Returns the key of the slot: its Instance and its id.
     pub fn slot_key(&self) -> SlotKey {
         (self.instance.key(), self.slot.clone())
     }
@@ -114,8 +114,8 @@ impl SlotContext<'_> {
         keys.flatten().collect()
     }
 
-    /// Returns a slot that this node has already, for the app container of a pod whose init container had it, or for a new pod that the
-    /// kubelet gives the device id of an ended pod.
+    /// Chooses the slot that this node already has for a device id: an app container follows an init container of its pod, or the kubelet
+    /// gives a new pod the device id of an ended pod.
     fn again(&self, device_id: DeviceId) -> Result<Chosen, Refusal> {
         let state = self.slot_table.by_device_id.get(&device_id);
         let state = state.ok_or_else(|| unknown(&device_id.resource, &device_id.id))?;
@@ -180,9 +180,9 @@ impl SlotContext<'_> {
         })
     }
 
-    /// Chooses a slot of another Instance for each device id, so that a container gets different devices; Instances with the most free slots
-    /// come first. Among equal Instances nodes begin at opposite ends, and each allocation with the next one: otherwise a pod that also
-    /// asks for a certain Instance would never get both.
+    /// Chooses a slot of a different Instance for each device id, so that a container gets different devices; Instances with the most free
+    /// slots come first. Among equal Instances, nodes begin at opposite ends, and each allocation begins with the next one: otherwise a pod
+    /// that also requests a certain Instance would never get both.
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
@@ -276,7 +276,7 @@ impl SlotContext<'_> {
     }
 }
 
-/// Returns the number of slots that can still be taken besides the reserved ones.
+/// Returns the number of slots that can still be claimed, not counting the reserved ones.
 fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
     left(instance, &reserved_of(instance, reserved))
 }

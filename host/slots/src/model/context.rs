@@ -39,7 +39,7 @@ impl SlotContext<'_> {
         taken
     }
 
-    /// Returns true if no free slot of the Instance is given for now.
+    /// Returns true if no free slot of the Instance may be allocated for now.
     pub fn is_held_back(&self, instance: &Instance) -> bool {
         let is_barred = || self.barred.contains(&instance.key());
         self.new.contains_key(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
@@ -59,9 +59,9 @@ pub struct SlotContext<'a> {
     pub name_index: &'a NameIndex,
     /// Slots of this node.
     pub slot_table: &'a SlotTable,
-    /// Uids of Instances of which no slot is given yet; see [`super::warmup`].
+    /// Uids of Instances of which no slot is allocated yet, with the end of the wait; see [`super::warmup`].
     pub new: &'a BTreeMap<String, Instant>,
-    /// Instances that cannot be written, of which no slot is given.
+    /// Instances that cannot be written, of which no slot is allocated.
     pub barred: &'a BTreeSet<InstanceKey>,
     /// Kubelet that runs now.
     pub kubelet: Option<KubeletRun>,

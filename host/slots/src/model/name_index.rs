@@ -16,7 +16,8 @@ use leafhost_core::resource_names::NameOwners;
 pub struct NameIndex {
     /// Instances by name.
     pub instances: BTreeMap<String, InstanceKey>,
-    /// Instances of a name that is not owned by its only Instance: the kubelet, which knows no namespace, takes them for one.
+    /// Instances by name, if several have the name or the only one does not own it: the kubelet, which knows no namespace, takes them for
+    /// one.
     pub namesakes: BTreeMap<String, Vec<InstanceKey>>,
     /// Configurations by name.
     pub configurations: BTreeMap<String, ConfigurationKey>,
@@ -127,8 +128,8 @@ impl NameIndex {
     }
 }
 
-/// Returns true if `before` and `after` concern `node` in the same way, so that the owners are the same. Instances that are the same object
-/// are not compared.
+/// Returns true if the Instances of `before` and `after` concern `node` in the same way, so that the owners are the same. Instances that
+/// share one `Arc` are not compared.
 pub fn has_same_names(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
     let (before, after) = (&before.instances, &after.instances);
     let place = |instance: &Instance| {

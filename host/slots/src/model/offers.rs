@@ -1,6 +1,6 @@
 //! Computes the offers to the kubelet: one resource for each Instance and each Configuration, and the health of their ids. Pure.
 //!
-//! Only changed offers are computed again: an Instance keeps its list while the object, its device and its holds are the same.
+//! Only changed offers are computed again: an Instance keeps its list while the object, its device and its held slots are the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 use super::context::SlotContext;
 use super::slot_state::SlotState;
 
-/// Maximum number of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
+/// Maximum number of resource names that a node offers for Instances over its life: the Node object keeps every name, and its size is
+/// limited.
 pub const NAMES_EVER: usize = 1000;
 
 /// Standard Kubernetes attribute for the NUMA node of a device.
@@ -52,7 +53,7 @@ struct Computed {
 struct Inputs {
     instance: Arc<Instance>,
     seen: Seen,
-    /// True if free slots of it are given for now.
+    /// True if free slots of the Instance may be allocated now.
     is_given: bool,
     held: Vec<Held>,
     /// Slots that are in use although the Instance does not record it.
@@ -92,7 +93,7 @@ impl Availability {
     }
 }
 
-/// Resources that are offered, and problems that keep others from it.
+/// Resources that are offered, and problems that keep others from being offered.
 #[derive(Debug, Default)]
 pub struct Offered {
     /// Device lists by resource.
@@ -115,13 +116,13 @@ impl Offered {
     }
 }
 
-/// Ids by resource that are listed besides the slots of its Instance and the free ids of its Configuration; true if healthy.
+/// Ids, by resource, that are listed in addition to the slots of its Instance and the free ids of its Configuration; true if healthy.
 type ExtraIds = BTreeMap<String, Vec<(DeviceId, bool)>>;
 
 /// Upper bounds of the number of resources.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Resources of single Instances at one time.
+    /// Resources of Instances at the same time.
     pub live: usize,
     /// Names of such resources over the life of the node: the Node object keeps each name.
     pub ever: usize,

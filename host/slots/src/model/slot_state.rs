@@ -35,7 +35,7 @@ pub struct SlotState {
     pub holder: Holder,
     /// True if the kubelet certainly gave the slot to no pod: all its records show this, or the agent refused its Allocate.
     pub absent: bool,
-    /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
+    /// Kubelet that received the answer, so that its records name the holder if there is one; `None` if it is unknown.
     pub kubelet: Option<KubeletRun>,
     /// True if it was claimed before the machine's last boot, so that no container from before the boot still runs.
     pub is_before_boot: bool,
@@ -54,12 +54,12 @@ pub enum Holder {
         kubelet_run: Option<KubeletRun>,
         /// True if a later kubelet has no record of it while the pod is still on the node.
         lost: bool,
-        /// Time since which snapshots do not show it.
+        /// Absence of the slot from snapshots since then.
         absence: Absence,
     },
 }
 
-/// Time and number of snapshots that could have shown a slot and did not.
+/// Start of an absence, and the number of snapshots that could have shown the slot and did not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Absence {
     since: Option<Instant>,
@@ -103,12 +103,13 @@ impl Reason {
     }
 }
 
-/// Key of a slot: its Instance object and its id.
+/// Key of a slot: its Instance and its id.
 pub type SlotKey = (InstanceKey, String);
 
 impl SlotState {
-    /// Returns true if no answer for the slot reached the kubelet: the kubelet's records in a later snapshot do not have it. An
-    /// agent that has ended sends no more answers. After a reboot the records of any kubelet count.
+    /// Returns true if no answer for the slot reached the kubelet: the kubelet's records in a later snapshot do not have it. `first` is the
+    /// first snapshot, which stands in for the time of an answer by an earlier run of the agent. After a reboot the records of any kubelet
+    /// count.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
@@ -170,7 +171,7 @@ impl Holder {
         }
     }
 
-    /// Returns true if one of the pods may still use it.
+    /// Returns true if one of the pods may still use the slot.
     pub fn is_running(&self, snapshot: &Snapshot) -> bool {
         let mut pods = self.pods().into_iter().flatten();
         pods.any(|pod| snapshot.is_running(pod))

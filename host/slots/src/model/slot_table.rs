@@ -29,7 +29,7 @@ pub struct SlotTable {
     due: Option<Instant>,
     /// Start of the first snapshot with an answer.
     first: Option<Instant>,
-    /// Kubelet whose records had all slots of this node, as this or an earlier agent saw it.
+    /// Kubelet whose records had all slots of this node, according to this or an earlier run of the agent.
     trusted: Option<KubeletRun>,
     /// True if the machine has booted since the agent before this one started.
     has_rebooted: bool,
@@ -43,8 +43,8 @@ struct Claim {
 }
 
 impl SlotTable {
-    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted, `has_rebooted` is true if the machine has booted since
-    /// that agent started.
+    /// Creates an empty table. `trusted` is the kubelet that an earlier run of the agent has stored; `has_rebooted` is true if the machine
+    /// has booted since that run started.
     pub fn new(trusted: Option<KubeletRun>, has_rebooted: bool) -> Self {
         Self {
             trusted,
@@ -53,8 +53,8 @@ impl SlotTable {
         }
     }
 
-    /// Takes over the claims in the store. A slot without a claim of this node stays only while the kubelet is seen to have it, or while an
-    /// answer for it may be on its way.
+    /// Updates the table from the claims in the store. A slot without a claim of this node stays only while the kubelet is seen to have it,
+    /// or while an answer for it may be on its way.
     pub fn update(&mut self, node: &str, name_index: &NameIndex, instances: &InstanceSet) {
         for state in self.by_device_id.values_mut() {
             let is_there = |origin: &InstanceKey| instances.instances.contains_key(origin);
@@ -216,8 +216,8 @@ impl SlotTable {
         self.newest.is_some_and(|newest| snapshot.begun < newest)
     }
 
-    /// Corrects the slot of a device id if the kubelet's record of the answer names another: several slots were claimed under one id, and only
-    /// the answer shows which of them the container has.
+    /// Corrects the slot of a device id if the kubelet's record of the answer names another slot: several slots were claimed under one id,
+    /// and only the answer shows which of them the container has.
     fn settle(&mut self, snapshot: &Snapshot) {
         let slots = snapshot
             .checkpoint
@@ -370,7 +370,7 @@ impl SlotTable {
         kubelet.filter(|_| has_all)
     }
 
-    /// Records that the ledger has noted this kubelet.
+    /// Records that the ledger has stored this kubelet.
     pub fn trust(&mut self, kubelet: KubeletRun) {
         self.trusted = Some(kubelet);
         self.has_rebooted = false;
@@ -382,7 +382,8 @@ impl SlotTable {
     }
 }
 
-/// Returns the index of the claim of one id: the known slot, or else a claim of the Instance with the resource's name.
+/// Returns the index of the claim that a device id stands for: preferably that of the known slot, then that of the Instance that owns its
+/// name. Returns `None` if a container was seen to have a slot that is not among the claims.
 fn behind(state: Option<&SlotState>, name_index: &NameIndex, claims: &[Claim]) -> Option<usize> {
     let mut best: Option<(usize, (bool, bool, bool))> = None;
     for (index, claim) in claims.iter().enumerate() {

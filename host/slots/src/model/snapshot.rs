@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub checkpoint: Option<Checked>,
     /// Presence of pods on this node, by uid; pods of unknown state are missing.
     pub alive: BTreeMap<String, bool>,
-    /// True if one of those pods has no volume, so that the end of its containers causes no event.
+    /// True if one of the pods that are present has no volume, so that the end of its containers causes no event.
     pub is_silent: bool,
     /// Records that could not be read, with the remedy.
     pub problems: Vec<Problem>,
@@ -61,8 +61,8 @@ pub struct Checked {
     pub entries: BTreeMap<DeviceId, BTreeSet<Pod>>,
     /// Slots by device id of a Configuration.
     pub slots: BTreeMap<DeviceId, String>,
-    /// True if it was written after PodResources had answered, which makes the kubelet drop stale records. An older one may still name pods
-    /// that have ended.
+    /// True if it was written after PodResources had answered, which makes the kubelet drop stale records, or if it confirms such a
+    /// checkpoint that is still believed. An older one may still name pods that have ended.
     pub fresh: bool,
     /// True if it was written in the course of this snapshot.
     pub rewritten: bool,
@@ -73,7 +73,7 @@ pub struct Checked {
 pub struct Admission {
     /// Admitted pods and the pod being admitted, as `namespace/name`.
     pub active: BTreeSet<String>,
-    /// Containers that have tickets by the kubelet's checkpoint, each with the uid of its pod.
+    /// Containers that have tickets according to the kubelet's checkpoint, each with the uid of its pod.
     pub served: BTreeSet<Served>,
 }
 
@@ -150,8 +150,8 @@ impl Snapshot {
         is_there && pod.name.as_ref().is_none_or(is_active)
     }
 
-    /// Returns the device ids of our resources that the kubelet has and that are not known. A device id that an older checkpoint alone names counts
-    /// if its pod exists.
+    /// Returns the device ids of our resources that the kubelet has and that are not known. A device id that only an older checkpoint names
+    /// counts if its pod exists.
     pub fn unknown_ids(&self, is_known: impl Fn(&DeviceId) -> bool) -> Vec<(DeviceId, Found)> {
         let Some(listed) = &self.listed else {
             return Vec::new();

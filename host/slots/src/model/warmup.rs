@@ -1,5 +1,5 @@
 //! Instances that were created moments ago, or whose namesake in another namespace has just gone. Pods of several nodes may hold slots of
-//! the deleted Instance: each node first claims its own again, and only then are slots given to other pods. Pure.
+//! the deleted Instance: each node first claims its own again, and only then are slots allocated to other pods. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceSet;
 use tokio::time::Instant;
 
-/// Time during which no slot of a new Instance is given, from when this node sees it.
+/// Time, from when this node first sees a new Instance, during which none of its slots is allocated.
 pub const WAIT: Duration = Duration::from_secs(5);
 /// Age from which an Instance is not new, whenever this node begins to see it.
 const SETTLED: SignedDuration = SignedDuration::from_mins(1);
@@ -24,7 +24,8 @@ pub struct Warmup {
 }
 
 impl Warmup {
-    /// Records the Instances of the store, at `now` of both clocks. Instances that an earlier agent remembered are not new.
+    /// Records the Instances of the store. `now` and `wall` are the current time by the monotonic and the wall clock. Instances that an
+    /// earlier agent remembered are not new.
     pub fn update(&mut self, set: &InstanceSet, now: Instant, wall: Timestamp) {
         let gone = self.known.keys();
         let gone = gone.filter(|key| !set.instances.contains_key(key));
@@ -65,7 +66,7 @@ impl Warmup {
         before != self.waiting.len()
     }
 
-    /// Returns the ends of the waits by the uid of the Instance, of which no slot is given yet.
+    /// Returns the ends of the waits, by uid of the Instance.
     pub fn waiting(&self) -> &BTreeMap<String, Instant> {
         &self.waiting
     }

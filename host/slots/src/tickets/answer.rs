@@ -12,7 +12,7 @@ use leafhost_kubelet::{Allocation, Refusal};
 use super::model::ReservedDevices;
 use crate::model::claim::given;
 
-/// Returns what a container gets on a node.
+/// Returns the allocation of a container on a node from its reserved devices.
 pub fn allocation(
     node: &str,
     (devices, instances): (&DeviceSnapshot, &InstanceSet),
@@ -40,7 +40,7 @@ pub fn nobody() -> String {
     )
 }
 
-/// Reason that a container does not get what is reserved for it.
+/// Reason why a container does not get its reserved devices.
 pub struct Refused {
     /// Error for the kubelet.
     pub why: Refusal,

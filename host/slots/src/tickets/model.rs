@@ -159,13 +159,13 @@ pub fn is_last(
     waiting(uid, reservation, admission, answered).count() <= 1
 }
 
-/// Memory of the pods that were seen to have tickets.
+/// Record of the pods with reserved slots, and of who last saw their tickets.
 #[derive(Debug, Default)]
 pub struct TicketHistory {
     /// Pods with reserved slots, by uid.
     known: BTreeMap<String, PodRecord>,
     kubelet: Option<KubeletRun>,
-    /// True once a read has shown anything.
+    /// True once PodResources has answered a read.
     has_looked: bool,
 }
 
@@ -184,7 +184,7 @@ enum SeenBy {
 #[derive(Debug, Clone, Default)]
 struct PodRecord {
     seen: SeenBy,
-    /// Reads without a ticket.
+    /// Absence of the pod's tickets from snapshots.
     absence: Absence,
 }
 

@@ -1,4 +1,4 @@
-//! Compares the spec of an object that was built with the one that is to be stored.
+//! Compares the spec that was built from a Configuration with the spec that is to be stored.
 //!
 //! Each field of the built spec must be present, and nothing else except what the API server adds by itself.
 
@@ -202,13 +202,13 @@ fn is_token(volume: &Value) -> bool {
     fields == ["name", "projected"] && sources.is_some_and(|sources| sources.iter().all(is_known))
 }
 
-/// Returns true if the pod has its service account. A job's template names none if it is the default one.
+/// Returns true if the pod has the service account of the built spec. A job's template need not name the default one.
 fn is_account(made: &Fields, written: &Fields) -> bool {
     let of = |fields: &Fields, field: &str| {
         let name = fields.get(field).and_then(Value::as_str);
         name.filter(|name| !name.is_empty()).map(str::to_owned)
     };
-    // `serviceAccount` is the name of the field in early versions of Kubernetes.
+    // `serviceAccount` is the deprecated alias of the field.
     let wanted = of(made, "serviceAccountName").or_else(|| of(made, "serviceAccount"));
     let is_wanted = |name: Option<String>| match (&wanted, name) {
         (None, name) => name.is_none_or(|name| name == "default"),
@@ -221,20 +221,20 @@ fn is_account(made: &Fields, written: &Fields) -> bool {
     is_wanted(name) && (alias.is_none() || is_wanted(alias))
 }
 
-/// Returns true if the written list contains every entry that was generated.
+/// Returns true if the written list contains every entry of the built one.
 fn has_all(made: &Value, written: &Value) -> bool {
     let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let written = of(written);
     of(made).iter().all(|entry| written.contains(entry))
 }
 
-/// Returns true if the written object contains every field that was generated.
+/// Returns true if the written object contains every field of the built one.
 fn has_fields(made: &Value, written: &Value) -> bool {
     let mut made = made.as_object().into_iter().flatten();
     made.all(|(field, value)| written.get(field) == Some(value))
 }
 
-/// Returns true if the resources are those that were generated, apart from defaults of the namespace.
+/// Returns true if the resources are those of the built spec, apart from defaults of the namespace.
 fn has_resources(made: &Value, written: &Value) -> bool {
     let of = |value: &Value, kind: &str| value.get(kind).cloned().unwrap_or_default();
     let is_kept = |kind: &str, defaults: &Value| {
