@@ -37,7 +37,7 @@ impl DiscoveryReport {
         })
     }
 
-    /// Returns a problem for each session whose last call brought no devices.
+    /// Returns a problem for each session whose last call failed.
     pub fn failures(&self) -> Vec<Problem> {
         let mut failures = Vec::new();
         for (configuration, report) in &self.configurations {

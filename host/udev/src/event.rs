@@ -22,7 +22,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates the event for lost ones: events came faster than they were read, so everything must be read again.
+    /// Creates the event that reports lost events: they came faster than they were read, so everything must be read again.
     pub fn lost(settle: Option<Duration>) -> Self {
         Self {
             settle,
