@@ -126,7 +126,7 @@ impl Entry {
         since.is_some_and(|at| now < at + FIRST_CONNECTION)
     }
 
-    /// Returns the `Instant` from which the handler is not a source.
+    /// Returns the `Instant` from which the handler is not a source, if there is one.
     fn withheld_from(&self) -> Option<Instant> {
         (self.silent_since.is_some() && self.sessions == 0).then(|| self.unused_since + UNUSED)
     }
@@ -185,7 +185,7 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// Restores what an earlier run stored for this folder; each handler is probed at once.
+    /// Restores the registrations that an earlier run stored for this folder; each handler is probed at once.
     pub fn of_earlier_run(kept: Vec<Registered>, folder: &Path, now: Instant) -> Self {
         let is_here = |registered: &Registered| match &registered.endpoint {
             Endpoint::Socket(path) => path.starts_with(folder),

@@ -52,7 +52,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Creates the state from stored texts; a Configuration that two files have has no serving file yet.
+    /// Creates the state from stored texts; a Configuration that is in two files has no serving file yet.
     fn new(kept: Kept) -> Self {
         let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
         for (name, text) in &kept {
@@ -72,7 +72,7 @@ impl Memory {
     }
 }
 
-/// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`. Returns also the problems of
+/// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`. Also returns the problems of
 /// those texts.
 pub async fn watch(
     folder: PathBuf,
@@ -393,7 +393,8 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     Ok((kept, problems))
 }
 
-/// Writes the texts that are not stored yet, and removes the others. Returns the failures as a problem; the next call retries.
+/// Writes the texts of `kept` that are not stored yet, and removes stored ones that are no longer in `kept`. Returns the failures as a
+/// problem; the next call retries.
 fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem> {
     let names: BTreeSet<String> = stored.keys().chain(kept.keys()).cloned().collect();
     let mut failed: Vec<(String, std::io::Error)> = Vec::new();

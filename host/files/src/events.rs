@@ -82,7 +82,7 @@ impl FolderEvents {
         self.problem = None;
         let mut folders = HashMap::new();
         for folder in &wanted {
-            // The kernel returns an equal descriptor for an equal folder, and another one for a new folder of that name.
+            // The kernel returns the same descriptor for the same folder, and another one for a new folder of that name.
             match watches.add(folder, mask) {
                 Ok(descriptor) => drop(folders.insert(descriptor, folder.clone())),
                 Err(error) if is_missing(&error) => {}

@@ -30,7 +30,7 @@ pub(crate) struct Miss {
     pub(crate) failed: usize,
     /// Actual value at the failed term; `None` if there is none.
     pub(crate) actual: Option<String>,
-    /// Path of the ancestor at which the terms on ancestors come nearest to holding; `None` for the device itself.
+    /// Kernel name of the ancestor at which most terms on ancestors hold; `None` for the device itself.
     pub(crate) at: Option<String>,
 }
 

@@ -127,7 +127,7 @@ pub struct Scan {
     pub unreadable: Vec<String>,
     /// Problems of files and folders that could not be read.
     pub problems: Vec<String>,
-    /// Files that an operator should know of.
+    /// Files that an operator should know about.
     pub stray: Stray,
 }
 
