@@ -32,7 +32,7 @@ impl Bounds<'_> {
             let granted = |path: &str| {
                 grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
             };
-            // What `udev` stands for are the devices that the handler has seen in this call.
+            // `udev` stands for the nodes of the devices that the handler has seen in this call.
             let ungranted = (!granted(&node.host_path) && !grants.udev_nodes)
                 .then(|| node.container_path.clone());
             node.host_path = self

@@ -14,11 +14,11 @@ use crate::filter::Evaluator;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
-/// Shortest time between two tries of one pod.
+/// Minimum time between two retries of one pod.
 const SPACING: Duration = Duration::from_secs(5);
 /// Pause before looking again at a pod whose devices others are about to take.
 const TAKEN: Duration = Duration::from_secs(1);
-/// Maximum number of pods that are tried again together.
+/// Maximum number of pods that are retried together.
 const TOGETHER: usize = 50;
 
 /// Devices that pods are about to take, by node.
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Annotates the waiting pods that would find devices now, so that a scheduler tries them again; returns when to look again.
+    /// Annotates the waiting pods that would find devices now, so that a scheduler retries them; returns the time of the next search.
     pub(crate) async fn try_again(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None::<Instant>;
