@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 type Devices = BTreeMap<DeviceKey, DeviceView>;
 
-/// Change of a device.
+/// Change of a device, to be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
     /// Log message.

@@ -82,7 +82,7 @@ pub struct LoaderTask {
     accepted: BTreeMap<String, AcceptedVersion>,
     /// Accepted files that are not in the store yet.
     unstored: BTreeMap<String, SourceFile>,
-    /// Time of the next write to the store, if it lacks accepted versions.
+    /// Time of the next write to the store, if one is due.
     store_at: Option<Instant>,
     /// Problem of the last write to the store.
     store_problem: Option<SourceProblem>,

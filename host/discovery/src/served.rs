@@ -35,7 +35,7 @@ pub(super) struct ServedConfiguration {
     pub configured: Arc<ConfiguredDiscovery>,
     /// Sessions by source. A session without a running task keeps its devices.
     pub sessions: BTreeMap<String, Box<SourceSession>>,
-    /// Source of its handler that was accepted first, loaded or not.
+    /// Source of the Configuration's handler that was accepted first, or has inherited its place, loaded or not.
     pub first: Option<String>,
     pub unseen: UnconfirmedDevices,
     /// Time since which no handler of the name is registered.

@@ -204,7 +204,7 @@ impl Registrations {
     }
 
     /// Registers a handler. A handler that is already registered has restarted, or has noticed that no agent uses it. An address belongs to
-    /// the same handler only while the connection holds that was made to it before.
+    /// the same handler only while the connection that was made to it before holds.
     ///
     /// # Errors
     /// Returns the reason, with the remedy, if there are too many handlers.
@@ -306,8 +306,8 @@ impl Registrations {
         }
     }
 
-    /// Returns the state of the connection that is made to a handler in the network when it registers. For a moment after the registration,
-    /// a missing connection may still be made.
+    /// Returns the state of the connection that is made to a handler in the network when it registers. Within [`FIRST_CONNECTION`] after
+    /// the registration, a missing connection may still be made.
     pub fn first_connection(&self, source: &str, now: Instant) -> First {
         let Some(entry) = self.entries.get(source) else {
             return First::Ended;

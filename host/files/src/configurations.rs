@@ -332,8 +332,8 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     problems
 }
 
-/// Adds to a file with problems the earlier documents that it no longer has, because an unreadable document may be any of them. If all
-/// faulty documents could be read to their end and have names, earlier documents with other names are gone.
+/// Adds to the reading of a file with problems the earlier documents that the file no longer contains, because an unreadable document may
+/// be any of them. If all faulty documents could be read to their end and have names, earlier documents with other names are gone.
 fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();

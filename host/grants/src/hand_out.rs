@@ -1,4 +1,4 @@
-//! Check of what a device hands to a workload, against the grants of the handler that reports it.
+//! Checks the items that a device hands to a workload against the grants of the handler that reports it.
 
 use leafhost_core::device::{self, Device};
 

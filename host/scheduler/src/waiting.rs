@@ -24,7 +24,7 @@ const TOGETHER: usize = 50;
 /// Devices that pods are about to take, by node.
 type TakenByNode = HashMap<String, Vec<Number>>;
 
-/// Outcome of one look at a waiting pod.
+/// Outcome of one search for devices for a waiting pod.
 enum Outcome {
     /// No devices fit.
     Waits,
@@ -72,7 +72,8 @@ impl State {
         if let Some(again) = again.filter(|again| *again > now) {
             return Outcome::Later(again);
         }
-        // Other pods cannot have the devices that this pod will take. If no scheduler has asked about it, it may lack something else and takes none.
+        // Other pods cannot have the devices that this pod will take. A pod that no scheduler has asked about may lack something else, so it takes
+        // none.
         if self.offered.is_known(&pod.uid) {
             taken.entry(place).or_default().extend(devices);
         }

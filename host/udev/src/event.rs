@@ -17,7 +17,7 @@ pub struct Event {
     pub devnode: Option<String>,
     /// Properties of the event; from the kernel's group without udev's own.
     pub properties: BTreeMap<String, String>,
-    /// Time after which to look again: the event came from the kernel, and udevd's changes (permissions, links, properties) may come later.
+    /// Time after which to look again, if the event came from the kernel: udevd's changes (permissions, links, properties) may come later.
     pub settle: Option<Duration>,
 }
 

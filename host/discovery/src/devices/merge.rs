@@ -14,7 +14,7 @@ use super::{SessionDevices, UnconfirmedDevices};
 /// Rank of a source among the sources of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRank {
-    /// True if another source had the handler's name before and the grants do not name this one.
+    /// True if another source had the handler's name before this source, and the grants of this source do not name the handler.
     pub is_secondary: bool,
     /// Position in the order of acceptance; the first source has the lowest.
     pub number: u64,

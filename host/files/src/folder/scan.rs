@@ -31,7 +31,7 @@ pub struct Rules {
     pub nested: bool,
     /// Maximum number of files; the others are reported as a problem.
     pub max_files: usize,
-    /// Judge of the files that are not read, if notes about them are wanted; not in a nested folder.
+    /// Judge of the files that are not read; `None` if no notes about them are wanted, as in a nested folder.
     pub stray: Option<Judge>,
     /// True if the files are secrets, which not every user should be able to read.
     pub secret: bool,

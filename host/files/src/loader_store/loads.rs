@@ -2,7 +2,7 @@
 //! loads after each restart.
 //!
 //! A line has the digest of a version's bytes and grants, and the number of times in a row that the agent has died while loading it,
-//! including the current load. A version that was loaded, or could not be, has no line.
+//! including the current load. A version whose load has ended, successfully or not, has no line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
