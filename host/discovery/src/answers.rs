@@ -16,7 +16,7 @@ use crate::metrics::Call;
 const EXPLANATIONS: usize = 16 << 20;
 
 impl DiscoveryTask {
-    /// Returns the bytes of explanations that a session may leave: an equal share of [`EXPLANATIONS`].
+    /// Returns the maximum number of bytes of explanations that are kept for a session: an equal share of [`EXPLANATIONS`].
     pub(super) fn explanations(&self) -> usize {
         EXPLANATIONS / self.ids.len().max(1)
     }
@@ -55,11 +55,11 @@ impl DiscoveryTask {
                 if let Outcome::Discovered(discovery) = &report.outcome
                     && let Err(why) = budget.admit(&session.devices, discovery, grace)
                 {
-                    // The outcome is no fault, because other handlers may have filled the budget.
+                    // `Unavailable` is not a fault: other handlers may have filled the budget.
                     report.outcome = Outcome::Unavailable(why);
                     session.refuse(now);
                 }
-                // An answer without changes takes over what was denied before.
+                // Counted before `take`, which adds the earlier denials to an answer without changes.
                 let denied = report.call.denied.len();
                 let applied = session.take(source, *report, explanations, grace, now);
                 self.metrics.called(Call {

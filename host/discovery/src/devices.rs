@@ -1,6 +1,7 @@
-//! The devices of a session and of a Configuration: folds each answer into what was known before.
+//! Tracks the devices of a session and of a Configuration: merges each answer into the known devices.
 //!
-//! Pure; time is an argument. Only answers and the grace withdraw devices; errors and faults are never passed to this module.
+//! Pure; time is an argument. Only an answer or the end of a grace period withdraws a device; errors and faults are never passed to this
+//! module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,12 +26,12 @@ pub use merge::{Part, SourceRank, merge};
 /// Time for which a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Grace(
-    /// Grace of the Configuration; `None` for the defaults.
+    /// Grace period of the Configuration; `None` for the defaults.
     pub Option<Duration>,
 );
 
 impl Grace {
-    /// Returns the grace of a shared or a local device.
+    /// Returns the grace period of a shared or a local device.
     pub fn of(self, shared: bool) -> Duration {
         self.0.unwrap_or(if shared {
             timeouts::SHARED_GRACE
@@ -39,7 +40,7 @@ impl Grace {
         })
     }
 
-    /// Returns the end of the grace of a device that is missing since `since`.
+    /// Returns the end of the grace period of a device that has been missing since `since`.
     pub fn end(self, shared: bool, since: Timestamp) -> Timestamp {
         later(since, self.of(shared))
     }
@@ -53,17 +54,17 @@ const MOST_TEXT: usize = 32 << 20;
 pub struct Tracked {
     /// Device as last reported.
     pub device: Arc<Device>,
-    /// Time since which complete answers lack it.
+    /// Time since which complete answers have lacked the device; `None` while it is present.
     pub missing_since: Option<Timestamp>,
 }
 
 impl Tracked {
-    /// Returns the time at which it is withdrawn, if it is missing.
+    /// Returns the time at which the device is withdrawn, if it is missing.
     fn end(&self, grace: Grace) -> Option<Timestamp> {
         Some(grace.end(self.device.shared, self.missing_since?))
     }
 
-    /// Marks it as missing; returns true if it was present.
+    /// Marks the device as missing; returns true if it was present.
     fn miss(&mut self, now: Timestamp) -> bool {
         self.missing_since
             .replace(self.missing_since.unwrap_or(now))
@@ -81,11 +82,11 @@ pub struct SessionDevices {
     most: Option<usize>,
     /// Number of devices in the last answer that exceeded `most` or the text limit.
     over: usize,
-    /// True if the handler has answered since it was opened as `first`.
+    /// True if the handler has answered since the last [`Self::reopen`].
     answered: bool,
-    /// True once a complete answer has come: devices that it lacks are not present.
+    /// True once a complete answer has arrived: devices that it lacks are absent.
     settled: bool,
-    /// Ids that answers named as departed and not as present since; they also apply to devices of earlier runs.
+    /// Ids that an answer named as departed and that no answer has reported since; they also apply to devices of earlier runs.
     departed: BTreeSet<String>,
     /// Ids of devices in the last answer that were left out.
     left_out: BTreeSet<String>,
@@ -97,7 +98,7 @@ impl SessionDevices {
         self.answered = false;
     }
 
-    /// Sets the upper bound of devices.
+    /// Sets the maximum number of devices.
     pub fn limit(&mut self, most: usize) {
         self.most = Some(most);
     }
@@ -113,7 +114,8 @@ impl SessionDevices {
         if devices != Devices::Unchanged {
             self.left_out = left_out.ids;
             self.over = 0;
-            // A new version of a handler may want more than is granted: only a device that already gives the item has lost its grant.
+            // A device is withdrawn only if it already hands out the ungranted item, whose grant was then revoked. A new version of a
+            // handler may merely ask for more than is granted.
             let ungranted = &left_out.ungranted;
             differs |= self.let_go(|key, tracked| {
                 let item = ungranted.get(&key.id);
@@ -164,7 +166,7 @@ impl SessionDevices {
                 }
                 (returned, Some(held.device.text()))
             }
-            // For each missing device another may have come.
+            // Each missing device may have been replaced by another one.
             None if *here >= most || tracked >= most.saturating_mul(2) => {
                 self.over += 1;
                 return false;
@@ -200,7 +202,7 @@ impl SessionDevices {
         self.tracked.len() != before
     }
 
-    /// Removes devices whose grace has expired; returns true if there were any.
+    /// Removes devices whose grace period has expired; returns true if there were any.
     pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
         self.let_go(|_, tracked| tracked.end(grace).is_some_and(|end| end <= now))
     }
@@ -211,7 +213,7 @@ impl SessionDevices {
         tracked.filter_map(|tracked| tracked.end(grace)).min()
     }
 
-    /// Returns a problem if the last answer had more devices than the source may have.
+    /// Returns a problem if the last answer had more devices, or more text, than the source may have.
     pub fn problem(&self, configuration: &ConfigurationKey, source: &str) -> Option<Problem> {
         (self.over > 0).then(|| Problem::TooManyDevices {
             configuration: configuration.clone(),
@@ -243,7 +245,7 @@ impl SessionDevices {
 pub struct UnconfirmedDevices(BTreeMap<DeviceKey, Option<Timestamp>>);
 
 impl UnconfirmedDevices {
-    /// Adds a device, with the time since which it is missing, if it is.
+    /// Adds a device; `missing_since` is `None` if the device is not missing.
     pub fn insert(&mut self, key: DeviceKey, missing_since: Option<Timestamp>) {
         self.0.insert(key, missing_since);
     }
@@ -257,8 +259,8 @@ impl UnconfirmedDevices {
 
     /// Updates the set from the sessions. Devices that a session has are removed. The others stay unknown until the handler of every source
     /// is known (`all_known`) and every session has either given a complete answer or named the device as departed. Then they are missing,
-    /// and are removed at the end of their grace, or at once if a session named them as departed. Leaving a device out neither begins nor
-    /// ends its grace.
+    /// and are removed at the end of their grace period, or at once if a session named them as departed. An answer that leaves a device out
+    /// neither begins nor ends its grace period.
     pub fn update(
         &mut self,
         sessions: &[&SessionDevices],
@@ -288,14 +290,14 @@ impl UnconfirmedDevices {
             if !left.is_empty() && !left_out {
                 return false;
             }
-            // A clock that was ahead when the agent last ran must not extend the grace.
+            // A clock that was ahead when the agent last ran must not extend the grace period.
             let since = missing_since.map_or(now, |since| since.min(now));
             *missing_since = Some(since);
             grace.end(key.shared, since) > now
         });
     }
 
-    /// Returns true if it has a device with that id.
+    /// Returns true if the set has a device with that id.
     fn has(&self, id: &str) -> bool {
         let key = |shared| DeviceKey {
             id: id.to_owned(),
@@ -314,7 +316,7 @@ impl UnconfirmedDevices {
             .min()
     }
 
-    /// Returns true if it has no device.
+    /// Returns true if the set has no device.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

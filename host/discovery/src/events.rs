@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 type Devices = BTreeMap<DeviceKey, DeviceView>;
 
-/// Change of a device.
+/// Change of a device, to be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
     /// Log message.
@@ -31,7 +31,8 @@ pub(super) struct Event {
     why: String,
 }
 
-/// Returns the changes between two lists of devices. `gone` is the reason for devices that are withdrawn before the end of their grace.
+/// Returns the changes between two lists of devices. `gone` is the reason for devices that are withdrawn before the end of their grace
+/// period.
 pub(super) fn changes(
     old: &Devices,
     new: &Devices,
@@ -49,7 +50,7 @@ pub(super) fn changes(
     };
     for (key, view) in new {
         let before = old.get(key);
-        // A device that only the store knows has arrived in an earlier run.
+        // A device that only the store knows arrived in an earlier run.
         if before.is_none() && view.device.is_some() {
             add(key, "device arrived", "its handler reports it");
         }
@@ -93,8 +94,8 @@ pub(super) fn changes(
     events
 }
 
-/// Returns an event for each reason that is in `new` and not in `old`, with its first device. Reasons that differ only in paths are the
-/// same.
+/// Returns an event for each reason that is in `new` and not in `old`, with its first device. Reasons that differ only in paths count as
+/// equal.
 pub(super) fn left_out(old: &[LeftOut], new: &[LeftOut]) -> Vec<Event> {
     let reason = |one: &LeftOut| {
         let words = one.reason.split(' ').filter(|word| !word.starts_with('/'));
@@ -136,7 +137,7 @@ impl Log {
         }
     }
 
-    /// Returns the events to write.
+    /// Returns the events to write, and counts the others.
     fn admit(&mut self, mut events: Vec<Event>, now: Timestamp) -> Vec<Event> {
         if !events.is_empty() && self.end().is_none_or(|end| end <= now) {
             *self = Self {
@@ -160,14 +161,14 @@ impl Log {
         self.end().filter(|_| self.more > 0)
     }
 
-    /// Writes the number of events that were not written, once the window has ended.
+    /// Writes the number of omitted events once the window has ended.
     pub fn flush(&mut self, configuration: &ConfigurationKey, now: Timestamp) {
         if self.due().is_some_and(|due| due <= now) {
             self.close(configuration);
         }
     }
 
-    /// Writes the number of events that were not written at once.
+    /// Writes the number of omitted events without waiting for the end of the window.
     pub fn close(&mut self, configuration: &ConfigurationKey) {
         let more = std::mem::take(&mut self.more);
         if more > 0 {

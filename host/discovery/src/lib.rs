@@ -43,7 +43,7 @@ pub use published::{
 use served::ServedConfiguration;
 use session::{Answer, SessionId};
 
-/// Least time between two reports: each is a document of all Configurations.
+/// Minimum time between two reports: each covers all Configurations.
 const SPACING: Duration = Duration::from_millis(200);
 /// Maximum number of answers that are applied before the result is published, and capacity of their channel.
 const ANSWERS: usize = 64;
@@ -221,8 +221,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// Applies the effects of time: removals, returns and ends of grace, for `all` Configurations or those that are due. Returns true if
-    /// registry and sessions have to be synchronized.
+    /// Applies the passage of time: removed and returned handlers, and expired grace periods, for `all` Configurations or only those that
+    /// are due. Returns true if registry and sessions have to be synchronized.
     fn tick(&mut self, all: bool) -> bool {
         let now = self.now();
         let events = self.registry.tick(now);
@@ -289,7 +289,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// Returns true if the handler of every source is known, or the time has passed for which the agent waits for sources that never loaded.
+    /// Returns true once the sources have been read and either the handler of each is known or the agent has waited long enough for sources
+    /// that never loaded.
     fn all_known(&self, now: Timestamp) -> bool {
         let mut sources = self.handler_set.sources.values();
         self.handler_set.complete
@@ -316,7 +317,7 @@ impl DiscoveryTask {
             .min()
     }
 
-    /// Publishes the devices if they differ.
+    /// Publishes the devices if they have changed.
     fn publish(&mut self) {
         let (all_known, now) = (self.all_known, self.now());
         let set = &self.configuration_set;

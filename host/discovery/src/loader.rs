@@ -82,7 +82,7 @@ pub struct LoaderTask {
     accepted: BTreeMap<String, AcceptedVersion>,
     /// Accepted files that are not in the store yet.
     unstored: BTreeMap<String, SourceFile>,
-    /// Time of the next write to the store, if it lacks accepted versions.
+    /// Time of the next write to the store, if one is due.
     store_at: Option<Instant>,
     /// Problem of the last write to the store.
     store_problem: Option<SourceProblem>,
@@ -193,7 +193,7 @@ impl LoaderTask {
         self.record(&[]).await;
     }
 
-    /// Queues versions that are new.
+    /// Takes over a set of sources and queues its new versions.
     fn update(&mut self, set: &SourceSet) {
         self.problems.clone_from(&set.problems);
         self.objects.clone_from(&set.objects);
@@ -214,7 +214,7 @@ impl LoaderTask {
             self.store_at = Some(Instant::now());
         }
         let accepted = self.accepted.clone();
-        // A file that cannot be used now is loaded in its last accepted version.
+        // For a file that cannot be used now, the last accepted version is loaded.
         let unused = accepted
             .iter()
             .filter(|(name, _)| !self.entries.contains_key(*name));
@@ -360,7 +360,7 @@ impl LoaderTask {
         }
     }
 
-    /// Records a version that was loaded and serves. A source keeps its registration while its handler is the same.
+    /// Records a version that was loaded and serves. A source keeps its registration as long as it serves the same handler.
     fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
         let name = file.name.clone();
         let all = self.accepted.values().map(|one| &one.registration);
@@ -381,7 +381,7 @@ impl LoaderTask {
         }
     }
 
-    /// Writes the accepted versions to the store; tries again later if that fails.
+    /// Writes the accepted versions to the store; retries later if that fails.
     async fn store(&mut self) {
         let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
         let (files, owners) = (std::mem::take(&mut self.unstored), self.owners.0.clone());
@@ -404,7 +404,7 @@ impl LoaderTask {
         }
     }
 
-    /// Queues failed versions whose time to retry has come.
+    /// Queues the failed versions whose retry is due.
     fn retry(&mut self) {
         let now = Instant::now();
         for (name, entry) in &mut self.entries {
@@ -464,7 +464,7 @@ impl LoaderTask {
         }
     }
 
-    /// Returns the time at which the next running load becomes slow, if others wait.
+    /// Returns the time at which the next running load becomes slow, if jobs wait.
     fn next_slow(&self) -> Option<Instant> {
         if self.proven.is_empty() && self.queue.is_empty() {
             return None;
@@ -487,7 +487,7 @@ impl LoaderTask {
         candidates.collect()
     }
 
-    /// Returns the place of a source, if it is known.
+    /// Returns the location of a source, if it is known.
     fn location(&self, source: &str, entry: &Entry) -> Option<SourceLocation> {
         if entry.loaded.handler.as_ref()?.endpoint().is_some() {
             return Some(SourceLocation::External);
@@ -504,7 +504,7 @@ impl LoaderTask {
         }
     }
 
-    /// Records the running loads in case the agent dies.
+    /// Records the running loads and those of `next` in the store, in case the agent dies.
     async fn record(&self, next: &[Job]) {
         let jobs = self.jobs.values().map(|(job, _)| job).chain(next);
         let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();

@@ -1,4 +1,4 @@
-//! Prometheus metrics of discovery. Names and labels of the first ones are Akri's.
+//! Prometheus metrics of discovery. The first ones have Akri's names and labels.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +132,7 @@ impl Metrics {
         }
     }
 
-    /// Counts the devices by Configuration and health, including the healths without a device.
+    /// Counts the devices by Configuration and health, including the states that no device has.
     pub fn count_devices(&self, snapshot: &DeviceSnapshot) {
         let mut counts = BTreeMap::<Labels, i64>::new();
         for (key, view) in &snapshot.configurations {
@@ -176,7 +176,7 @@ pub(crate) struct Call<'a> {
     pub handler: &'a str,
     pub configuration: &'a str,
     pub seconds: f64,
-    /// Seconds from the time it was due to its start.
+    /// Seconds from the time the call was due to its start.
     pub late: f64,
     pub result: CallResult,
     pub denied: usize,

@@ -37,7 +37,7 @@ impl DiscoveryReport {
         })
     }
 
-    /// Returns a problem for each session whose last call brought no devices.
+    /// Returns a problem for each session whose last call failed.
     pub fn failures(&self) -> Vec<Problem> {
         let mut failures = Vec::new();
         for (configuration, report) in &self.configurations {
@@ -71,9 +71,9 @@ pub struct HandlerReport {
     pub source: String,
     /// `Waiting`, `Active`, `Offline` or `Removed`.
     pub status: &'static str,
-    /// Time since which it has that status.
+    /// Time since which the handler has had that status.
     pub since: Timestamp,
-    /// Number of devices of its sessions.
+    /// Number of devices of the handler's sessions.
     pub devices: usize,
     /// Error of a failing session.
     pub last_error: Option<String>,
@@ -82,7 +82,7 @@ pub struct HandlerReport {
 /// Report on a Configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigurationReport {
-    /// Name of its handler.
+    /// Name of the Configuration's handler.
     pub handler: String,
     /// Problems of the Configuration.
     pub problems: Vec<Problem>,
@@ -92,7 +92,7 @@ pub struct ConfigurationReport {
     pub sessions: Vec<Arc<SessionReport>>,
 }
 
-/// Session: one Configuration × one source of its handler.
+/// Report on a session: one Configuration × one source of its handler.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SessionReport {
     /// Name of the source; empty before the first call.

@@ -38,7 +38,7 @@ impl HandlerKey {
     }
 }
 
-/// Phase of an entry, named as in the document of the Akri agent.
+/// Phase of an entry, named as in the documentation of the Akri agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Phase {
     /// Used by no Configuration. Becomes Active with the first answer of a session, Offline when all its sessions fail.
@@ -176,7 +176,7 @@ impl Registry {
         }
     }
 
-    /// Removes and returns the handlers that are due.
+    /// Applies the transitions that are due; returns an [`Event`] for each.
     pub fn tick(&mut self, now: Timestamp) -> Vec<Event> {
         let due: Vec<HandlerKey> = self
             .entries

@@ -86,7 +86,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Returns true if the source of Configurations already reports a problem of that field, which names the file, too.
+    /// Returns true if the source of Configurations already reports a problem of the field at `path`; that report also names the file.
     fn is_reported(&self, key: &ConfigurationKey, path: &str) -> bool {
         let mut problems = self.configuration_set.problems.iter();
         problems.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)

@@ -35,7 +35,7 @@ pub(super) struct ServedConfiguration {
     pub configured: Arc<ConfiguredDiscovery>,
     /// Sessions by source. A session without a running task keeps its devices.
     pub sessions: BTreeMap<String, Box<SourceSession>>,
-    /// Source of its handler that was accepted first, loaded or not.
+    /// Source of the Configuration's handler that was accepted first, or has inherited its place, loaded or not.
     pub first: Option<String>,
     pub unseen: UnconfirmedDevices,
     /// Time since which no handler of the name is registered.
@@ -48,7 +48,7 @@ pub(super) struct ServedConfiguration {
     pub touched: bool,
     /// Time of the next step, computed when the devices were published.
     pub due: Option<Timestamp>,
-    /// Problems of sources whose devices others have, too.
+    /// Problems of sources that report devices of other sources.
     pub duplicates: Vec<Problem>,
     /// Limits the rate of published changes.
     pub bucket: Bucket,
@@ -62,9 +62,9 @@ pub(super) struct SourceSession {
     pub devices: SessionDevices,
     /// Orders of the running task, which ends when this is dropped.
     pub running: Option<watch::Sender<Arc<SessionCommand>>>,
-    /// True if its devices count.
+    /// True if the devices of the session count.
     counted: bool,
-    /// Digest of the bytes that were opened last.
+    /// Digest of the handler with which the session was last opened.
     pub digest: Option<Digest>,
     /// Time before which the task is not started again.
     pub restart: Option<Timestamp>,
@@ -89,7 +89,7 @@ pub(super) struct AppliedReport {
     pub left_out: Vec<Event>,
 }
 
-/// Returns how many explanations fit into `most` bytes, and how many do not.
+/// Returns the number of explanations that fit into `most` bytes, and the number of the others.
 fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
     let mut size = 0;
     let fits = |one: &&Explanation| {
@@ -128,8 +128,9 @@ impl ServedConfiguration {
         Grace(self.configured.configuration.grace)
     }
 
-    /// Includes the devices of further sessions: those of a newcomer count once the devices of the first source are known, or it has no
-    /// session. They still count if the first source fails later: devices in use are not withdrawn for that.
+    /// Includes the devices of further sessions: those of a secondary source count once the devices of the first source are known, or, if
+    /// that has no session, once `all_known` is true. They still count if the first source fails later, so that no device in use is
+    /// withdrawn.
     fn count(&mut self, all_known: bool) {
         let first = self.first.as_ref();
         let first = first.and_then(|first| self.sessions.get(first));
@@ -158,7 +159,7 @@ impl ServedConfiguration {
             && counting.all(|(_, session)| session.devices.is_settled())
     }
 
-    /// Removes devices whose grace has expired; returns true if a paused session may be opened again.
+    /// Removes devices whose grace period has expired; returns true if a paused session may be opened again.
     pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
         self.touched = true;
         self.count(all_known);
@@ -184,7 +185,7 @@ impl ServedConfiguration {
         rested
     }
 
-    /// Returns all its devices, to keep them after its sessions have ended.
+    /// Returns all devices of the Configuration, so that they are kept after its sessions have ended.
     pub fn into_unseen(mut self) -> UnconfirmedDevices {
         for session in self.sessions.values() {
             self.unseen.adopt(&session.devices);
@@ -192,7 +193,7 @@ impl ServedConfiguration {
         self.unseen
     }
 
-    /// Returns the time of the next step.
+    /// Returns the time of the next step, if one is planned.
     fn deadline(&self, all_known: bool) -> Option<Timestamp> {
         let grace = self.grace();
         let settled = self.is_settled(all_known);
@@ -211,7 +212,7 @@ impl ServedConfiguration {
             .min()
     }
 
-    /// Returns the devices to publish; the same object as last time if nothing differs.
+    /// Returns the devices to publish; the same `Arc` as last time if nothing has changed.
     pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
         self.log.flush(&self.configured.configuration.key, now);
         if let Some(published) = &self.published
@@ -285,7 +286,7 @@ impl ServedConfiguration {
         self.log.write(key, events, now);
     }
 
-    /// Logs that its devices are withdrawn because it was deleted.
+    /// Logs that the devices are withdrawn because the Configuration was deleted.
     pub fn log_deletion(mut self, now: Timestamp) {
         let Some(old) = self.published.take() else {
             return;
@@ -330,7 +331,7 @@ impl SourceSession {
         })
     }
 
-    /// Returns the reason of opening that the handler gets.
+    /// Returns the [`Opening`] that is passed to the handler.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
         if self.digest.as_ref() == Some(handler.digest()) {
             Opening::Changed

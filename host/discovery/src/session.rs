@@ -110,7 +110,8 @@ async fn serve(id: &SessionId, order: &SessionCommand, answers: &mpsc::Sender<An
     }
 }
 
-/// Returns the pause after a failure, which limits its cost to a hundredth of a core: the wall clock time bounds the computation.
+/// Returns the pause after a failure. It limits failing calls to a hundredth of a core, because the wall clock time `took` bounds the CPU
+/// time.
 fn rest(failures: u32, took: Duration) -> Duration {
     backoff::wait(failures).max((took * 100).min(timeouts::BACKOFF_LAST))
 }

@@ -70,7 +70,8 @@ impl DiscoveryTask {
         self.forget_handlers();
     }
 
-    /// Forgets a Configuration that was deleted. If it is `spared`, it cannot be used in its present form, and its devices are kept for it.
+    /// Forgets a Configuration that is no longer served. If it is `spared`, it still exists but cannot be used now, and its devices are
+    /// kept.
     fn forget(&mut self, key: ConfigurationKey, spared: bool, now: Timestamp) {
         if let Some(served) = self.served.remove(&key) {
             for source in served.sessions.keys() {
@@ -133,7 +134,7 @@ impl DiscoveryTask {
             };
             let session = served.sessions.entry(handler.source.clone()).or_default();
             session.rank = rank(&self.handler_set, handler, component);
-            // A newcomer is not trusted with the properties that the first source got.
+            // A secondary source is not trusted with the properties that the first source got.
             let properties = if session.rank.is_secondary {
                 &[]
             } else {
@@ -162,7 +163,7 @@ impl DiscoveryTask {
                 },
             });
             session.reopened(component);
-            // A new session may be stable.
+            // Resets the limit of changes: the devices of a new session may be stable.
             served.bucket = Bucket::default();
             let sent = |orders: &watch::Sender<_>| orders.send(Arc::clone(&order)).is_ok();
             if !session.running.as_ref().is_some_and(sent) {
@@ -195,7 +196,7 @@ pub(super) fn is_gone(set: &HandlerSet, handler: &str) -> bool {
     trusted.is_some_and(|trusted| !trusted.is_there)
 }
 
-/// Returns the order of a source among those of its handler.
+/// Returns the rank of a source among the sources of its handler.
 pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> SourceRank {
     let loaded = set.sources.get(&key.source);
     let registration = loaded.and_then(|loaded| loaded.registration.as_ref());

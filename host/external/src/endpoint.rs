@@ -37,7 +37,7 @@ pub enum Error {
         at: String,
         source: io::Error,
     },
-    /// The connection that was made to this endpoint at registration no longer holds.
+    /// The connection that was made to this endpoint at registration has ended.
     #[error(
         "the connection that was made to {0} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
     )]

@@ -99,7 +99,7 @@ fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
     });
     for (name, source) in sources {
         let grants = components.grants.get(&source.registered.grants_file());
-        // Grants that fit no component may be an external handler's.
+        // A grants file without a component may belong to an external handler.
         let orphaned = grants.and_then(|grants| grants.orphaned.as_ref());
         set.problems.retain(|problem| Some(problem) != orphaned);
         let version = SourceVersion {

@@ -6,7 +6,7 @@
 //! registration, and its grants are `<handler>.grants.yaml`. Loading it creates a handler whose sessions are gRPC streams.
 //!
 //! ```text
-//! handler ─► registration ─► book ─► sources, with those of components ─► the agent's loader ─► handler ─► session ─► sets checked
+//! handler ─► registration ─► registrations ─► sources, with those of components ─► the agent's loader ─► handler ─► session ─► sets checked
 //!                             ▲ kept in the state folder; a handler that is gone is probed │
 //!                             └────────────────────── state of sessions ──────────────────┘
 //! ```

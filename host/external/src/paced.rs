@@ -24,7 +24,7 @@ const LENGTH: u8 = 3;
 /// A connection whose receiving half is read at a bounded pace.
 pub type PacedConnection<S> = Join<Paced<ReadHalf<S>>, WriteHalf<S>>;
 
-/// Reads a connection to a server at a bounded pace.
+/// Wraps a connection to a server so that it is read at a bounded pace.
 pub fn paced<S: AsyncRead + AsyncWrite>(connection: S) -> PacedConnection<S> {
     let (read, write) = split(connection);
     join(Paced::new(read), write)
@@ -45,7 +45,7 @@ impl<S> Paced<S> {
         Self::after(inner, 0)
     }
 
-    /// Reads a connection that begins with `preface` bytes that are not frames.
+    /// Creates the receiving half of a connection that begins with `preface` bytes that are not frames.
     pub fn after(inner: S, preface: usize) -> Self {
         Self {
             inner,
@@ -99,7 +99,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Returns the number of headers that end in `bytes`.
+    /// Consumes `bytes`; returns the number of frame headers that end in them.
     fn count(&mut self, mut bytes: &[u8]) -> u32 {
         let mut frames = 0;
         while let Some(&first) = bytes.first() {

@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Pause before the socket is created again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves the socket for ever. While another process serves it, reports that and tries again.
+/// Serves the socket for ever. While another process serves it, reports that and retries.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
         let bound = socket::bind(&shared.socket()).await;

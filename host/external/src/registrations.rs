@@ -126,7 +126,7 @@ impl Entry {
         since.is_some_and(|at| now < at + FIRST_CONNECTION)
     }
 
-    /// Returns the `Instant` from which the handler is not a source.
+    /// Returns the `Instant` from which the handler is not a source, if there is one.
     fn withheld_from(&self) -> Option<Instant> {
         (self.silent_since.is_some() && self.sessions == 0).then(|| self.unused_since + UNUSED)
     }
@@ -185,7 +185,7 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// Restores what an earlier run stored for this folder; each handler is probed at once.
+    /// Restores the registrations that an earlier run stored for this folder; each handler is probed at once.
     pub fn of_earlier_run(kept: Vec<Registered>, folder: &Path, now: Instant) -> Self {
         let is_here = |registered: &Registered| match &registered.endpoint {
             Endpoint::Socket(path) => path.starts_with(folder),
@@ -204,7 +204,7 @@ impl Registrations {
     }
 
     /// Registers a handler. A handler that is already registered has restarted, or has noticed that no agent uses it. An address belongs to
-    /// the same handler only while the connection holds that was made to it before.
+    /// the same handler only while the connection that was made to it before holds.
     ///
     /// # Errors
     /// Returns the reason, with the remedy, if there are too many handlers.
@@ -306,8 +306,8 @@ impl Registrations {
         }
     }
 
-    /// Returns the state of the connection that is made to a handler in the network when it registers. For a moment after the registration,
-    /// a missing connection may still be made.
+    /// Returns the state of the connection that is made to a handler in the network when it registers. Within [`FIRST_CONNECTION`] after
+    /// the registration, a missing connection may still be made.
     pub fn first_connection(&self, source: &str, now: Instant) -> First {
         let Some(entry) = self.entries.get(source) else {
             return First::Ended;

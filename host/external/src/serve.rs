@@ -165,7 +165,7 @@ struct Served {
     ended: Arc<Ended>,
 }
 
-/// Notifies of each stream that ends.
+/// Notifications of ended streams.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub by_agent: Notify,

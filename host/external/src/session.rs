@@ -107,7 +107,7 @@ impl Sets {
 
 struct Open {
     sets: Sets,
-    /// End of the stream that was seen behind the set taken last.
+    /// End of the stream, if it came right after the set that was taken last.
     ended: Option<End>,
     /// Deadline of the first set; `None` once the set has come or its absence was reported.
     first_by: Option<Instant>,
@@ -351,7 +351,7 @@ impl Drop for Course {
 }
 
 impl Open {
-    /// Returns the newest set, or `None` if the first set does not come in time.
+    /// Returns the newest set, or `None` if the first set does not arrive in time.
     async fn next_set(&mut self) -> Result<Option<Bytes>, End> {
         if let Some(end) = self.ended.take() {
             return Err(end);

@@ -38,7 +38,7 @@ pub struct Store {
     pub failures: Mutex<usize>,
     /// Number of the next changes that end in a conflict.
     pub conflicts: Mutex<usize>,
-    /// Instance that then has the name.
+    /// Instance that has the name if a creation ends in such a conflict.
     pub foreign: Mutex<Option<Arc<Instance>>>,
     /// Number of the next changes that are applied without an answer.
     pub unknown: Mutex<usize>,

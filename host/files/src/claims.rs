@@ -30,7 +30,7 @@ pub struct FileClaimRecords {
 }
 
 impl FileClaimRecords {
-    /// Creates the access to the records of a state folder. The folder need not exist.
+    /// Creates a handle for the records in a state folder. The folder need not exist.
     pub fn new(state_dir: &Path) -> Self {
         let folder = state_dir.join(FOLDER);
         Self { folder }

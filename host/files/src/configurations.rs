@@ -52,7 +52,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Creates the state from stored texts; a Configuration that two files have has no serving file yet.
+    /// Creates the state from stored texts; a Configuration that is in two files has no serving file yet.
     fn new(kept: Kept) -> Self {
         let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
         for (name, text) in &kept {
@@ -72,7 +72,7 @@ impl Memory {
     }
 }
 
-/// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`. Returns also the problems of
+/// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`. Also returns the problems of
 /// those texts.
 pub async fn watch(
     folder: PathBuf,
@@ -332,8 +332,8 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     problems
 }
 
-/// Adds to a file with problems the earlier documents that it no longer has, because an unreadable document may be any of them. If all
-/// faulty documents could be read to their end and have names, earlier documents with other names are gone.
+/// Adds to the reading of a file with problems the earlier documents that the file no longer contains, because an unreadable document may
+/// be any of them. If all faulty documents could be read to their end and have names, earlier documents with other names are gone.
 fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
@@ -393,7 +393,8 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     Ok((kept, problems))
 }
 
-/// Writes the texts that are not stored yet, and removes the others. Returns the failures as a problem; the next call retries.
+/// Writes the texts of `kept` that are not stored yet, and removes stored ones that are no longer in `kept`. Returns the failures as a
+/// problem; the next call retries.
 fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem> {
     let names: BTreeSet<String> = stored.keys().chain(kept.keys()).cloned().collect();
     let mut failed: Vec<(String, std::io::Error)> = Vec::new();

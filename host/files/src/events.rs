@@ -29,7 +29,7 @@ pub enum Event {
     Lost,
 }
 
-/// Watches the folders that the kernel lets it watch.
+/// Watcher of folders, as far as the kernel permits.
 pub struct FolderEvents {
     inotify: Option<(EventStream<[u8; 4096]>, Watches)>,
     folders: HashMap<WatchDescriptor, PathBuf>,
@@ -82,7 +82,7 @@ impl FolderEvents {
         self.problem = None;
         let mut folders = HashMap::new();
         for folder in &wanted {
-            // The kernel returns an equal descriptor for an equal folder, and another one for a new folder of that name.
+            // The kernel returns the same descriptor for the same folder, and another one for a new folder of that name.
             match watches.add(folder, mask) {
                 Ok(descriptor) => drop(folders.insert(descriptor, folder.clone())),
                 Err(error) if is_missing(&error) => {}
@@ -151,7 +151,7 @@ pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Returns the folder that reports the creation of `path` or a part of it: the nearest one that exists. Blocks.
+/// Returns the nearest existing folder above `path`, whose events report that `path` or a part of it is created. Blocks.
 pub fn parent(path: &Path) -> PathBuf {
     let mut parents = path.ancestors().skip(1);
     let nearest = parents.find(|parent| parent.is_dir());

@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub files: BTreeMap<String, Content>,
     /// Problems of the folder as a whole.
     pub problems: Vec<String>,
-    /// Files that an operator should know of.
+    /// Files that an operator should know about.
     pub stray: Stray,
 }
 
@@ -131,7 +131,7 @@ pub fn notes(path: &Path, rules: &Rules) -> Vec<SourceProblem> {
     Scan::of(path, rules).stray.notes(path)
 }
 
-/// Watches a folder, which need not exist, with a task of this name. Without events the folder is scanned every ten seconds.
+/// Watches a folder, which need not exist, with a task named `name`. Without events the folder is scanned every ten seconds.
 pub fn watch(
     path: impl Into<PathBuf>,
     rules: Rules,
@@ -237,7 +237,7 @@ impl Folder {
         }
     }
 
-    /// Scans the folder after all of it is watched.
+    /// Scans the folder once all of it is watched.
     async fn scan(&self, events: &mut FolderEvents) -> Scan {
         events.refresh();
         loop {

@@ -20,7 +20,7 @@ pub(crate) const MAX: u64 = 32 << 20;
 
 const RULES: Rules = Rules {
     kinds: &[
-        // Write access to the target of a link would decide what a handler may do.
+        // Otherwise, write access to the target of a link would decide what a handler may do.
         Kind {
             links: false,
             ..Kind::held(grants_file::SUFFIX, 64 << 10)

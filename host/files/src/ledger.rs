@@ -1,5 +1,5 @@
-//! The names of resources that this node has ever offered, one per line in a file of the state folder; another file has the kubelet whose
-//! records have all its slots, a third the boot in which an agent last started.
+//! The names of resources that this node has ever offered, one per line in a file of the state folder; a second file names the kubelet
+//! whose records contain every held slot of the node, a third the boot in which an agent last started.
 //!
 //! Names are only added. An operator who has recreated the Node object removes their file.
 
@@ -38,7 +38,7 @@ pub struct FileLedger {
 }
 
 impl FileLedger {
-    /// Reads the files of a state folder, and notes the current boot. Skips a line that cannot be a name.
+    /// Reads the files of a state folder, and records the current boot. Skips a line that cannot be a name.
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
         blocking(move || {
             let read = |name: &str| text_of(&folder.join(name));

@@ -1,4 +1,4 @@
-//! The standalone home: Configurations, handlers and Instances as files of one machine.
+//! Standalone mode: Configurations, handlers and Instances as files of one machine.
 //!
 //! Implements the ports of `leafhost-core` on two folders: one that an operator writes and this crate only reads, and the state folder,
 //! which belongs to the agent. Does not know handlers, Wasm or the kubelet.

@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, NonFiniteFloatPolicy};
 
-/// Returns a value as text.
+/// Serializes a value as YAML.
 pub fn write(value: &impl Serialize) -> io::Result<String> {
     yaml::write(value).map_err(io::Error::other)
 }
 
-/// Reads a text of [`write`], or of earlier agents, which wrote texts such as `yes` and `1_000` without quotes.
+/// Parses YAML that [`write`] or an earlier agent wrote. Earlier agents wrote texts such as `yes` and `1_000` without quotes.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     let options = serde_saphyr::options! {
         strict_booleans: true,

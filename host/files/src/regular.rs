@@ -39,7 +39,7 @@ pub fn open(path: &Path, max: u64) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Reads the bytes of a file; at most `max` + 1, so that a file that has grown beyond `max` shows.
+/// Reads the bytes of a file; at most `max` + 1, so that a file that has grown beyond `max` is recognized.
 pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
     let expected = file.metadata()?.len().min(max).saturating_add(1);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or_default());

@@ -82,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// Returns the `Instant` at which the file settles if nothing more happens.
+    /// Returns the `Instant` at which the file settles if no more events come, and the result.
     fn settles(&self) -> Option<(Instant, Settled)> {
         let (wait, settled) = match (self.stamp, self.writer) {
             (None, _) => (FILE_GONE, Settled::Gone),

@@ -18,7 +18,7 @@ const LOCK: &str = "lock";
 const VERSION: &str = "version";
 /// Version of the files in the state folder. A change that an older agent would misread increases it.
 const FORMAT: u32 = 1;
-/// Time that the agent waits for the lock of another one.
+/// Time for which the agent waits until another process releases the lock.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Reason why the state of an earlier run cannot be used, with the remedy.
@@ -30,7 +30,7 @@ pub struct Error {
     source: Option<io::Error>,
 }
 
-/// Returns the conversion of an error of an operation on this file or folder.
+/// Returns a function that converts the `io::Error` of an operation on this file or folder.
 pub(crate) fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.display().to_string();
     move |source| Error {
@@ -39,7 +39,7 @@ pub(crate) fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) 
     }
 }
 
-/// Returns the error of a state folder that is that of another agent or node.
+/// Returns the error for a state folder that belongs to another agent or node.
 fn taken(folder: &Path, why: &str) -> Error {
     Error {
         message: format!("the state folder {} {why}", folder.display()),
@@ -53,7 +53,7 @@ pub struct NodeState {
     pub accepted: Arc<FileLoaderStore>,
     /// Names of resources that were ever offered.
     pub ledger: Arc<FileLedger>,
-    /// Folder itself. Dropped last, when nothing writes to it any more.
+    /// State folder itself. Dropped last, when nothing writes to it any more.
     pub dir: StateDir,
 }
 
@@ -171,7 +171,8 @@ fn check_version(folder: &Path) -> Result<(), Error> {
     Err(taken(folder, &why))
 }
 
-/// Opens the lock file, read-only if nothing can be written, which locks as well. The agent then serves what is stored.
+/// Opens the lock file. On a read-only file system opens it only for reading, which is enough to lock it; the agent then serves what is
+/// stored.
 fn open_lock(
     folder: &Path,
     open: impl Fn(bool) -> io::Result<File>,
@@ -191,7 +192,8 @@ fn open_lock(
     ))
 }
 
-/// Locks the file, waiting a moment: a child that a killed agent was starting holds the lock until it runs another program.
+/// Locks the file; returns false if it is still locked after [`MOMENT`]. A child process that a killed agent was starting holds the lock
+/// until it executes its program.
 fn hold(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => return Ok(true),

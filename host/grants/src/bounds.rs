@@ -7,9 +7,9 @@ use leafhost_core::left_out::{LeftOut, LeftOuts};
 
 use crate::{Grants, Resolved, Secrets};
 
-/// Maximum length of the shown id of a device that was left out, in bytes.
+/// Maximum length to which the id of a device that was left out is shown, in bytes.
 const SHOWN_ID: usize = 256;
-/// Maximum length of a shown reason, in bytes.
+/// Maximum length to which a reason is shown, in bytes.
 const SHOWN_REASON: usize = 1024;
 
 /// Device in the form that a handler reports.

@@ -79,7 +79,7 @@ impl DeviceGrants {
             .any(|pattern| pattern.matches_with(path, PATHS))
     }
 
-    /// Returns true if the path may be mounted with this access. Never grants the root, file systems of the kernel, and
+    /// Returns true if the path may be mounted with this access. Never grants the root, file systems of the kernel, or
     /// the folders of the agent and the kubelet, whatever the patterns say.
     pub fn allows_mount(&self, path: &str, read_only: bool) -> bool {
         let never = path == "/"
@@ -110,7 +110,7 @@ impl DeviceGrants {
     }
 }
 
-/// Returns the folders and the targets of their links, for [`DeviceGrants::never`]. Blocks.
+/// Returns the folders and their paths without links, for [`DeviceGrants::never`]. Blocks.
 pub fn never(folders: &[PathBuf]) -> Arc<[String]> {
     let real = folders
         .iter()

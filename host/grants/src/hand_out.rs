@@ -1,4 +1,4 @@
-//! Check of what a device hands to a workload, against the grants of the handler that reports it.
+//! Checks the items that a device hands to a workload against the grants of the handler that reports it.
 
 use leafhost_core::device::{self, Device};
 
@@ -32,7 +32,7 @@ impl Bounds<'_> {
             let granted = |path: &str| {
                 grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
             };
-            // What `udev` stands for are the devices that the handler has seen in this call.
+            // `udev` stands for the nodes of the devices that the handler has seen in this call.
             let ungranted = (!granted(&node.host_path) && !grants.udev_nodes)
                 .then(|| node.container_path.clone());
             node.host_path = self

@@ -111,7 +111,7 @@ impl FromStr for Ports {
     }
 }
 
-/// Parses a number as people write it: a leading sign or zero may be a typo, and other programs read the latter as octal.
+/// Parses a decimal number without a sign or leading zero: either may be a typo, and other programs read a leading zero as octal.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let has_zero = text.len() > 1 && text.starts_with('0');

@@ -84,9 +84,9 @@ pub struct Limits {
 
 /// Sends one request on a connection of its own.
 ///
-/// The URI is absolute, `http` or `https`. `Host`, `Connection: close` and `Content-Length` are written here (a `Host` among the headers
-/// is replaced); headers that control connections are refused. The request's body is read to its end before the connection is made: its
-/// length goes ahead of it, and both in one write. The answer's body is read on demand; its connection and its permit of `budget` are
+/// The URI is absolute, `http` or `https`. `Host`, `Connection: close` and `Content-Length` are written here (a `Host` among the headers is
+/// replaced); headers that control connections are refused. The request's body is read to its end before the connection is made: its length
+/// precedes it, and head and body are sent in one write. The answer's body is read on demand; its connection and its permit of `budget` are
 /// released at its end or when it is dropped.
 ///
 /// # Errors

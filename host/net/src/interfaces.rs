@@ -81,8 +81,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// Follows the interfaces in the network namespace of the calling thread and of tokio's, which must run here, until the network and its
-    /// clones are dropped. A change is visible after about 50 ms. If the kernel cannot be asked, its last answer stays.
+    /// Follows the interfaces until the network and its clones are dropped. Must be called within a tokio runtime whose threads are in the
+    /// network namespace of the calling thread. A change is visible after about 50 ms. If the kernel cannot be asked, its last answer
+    /// stays.
     ///
     /// # Errors
     /// Returns an error if the first reading failed.

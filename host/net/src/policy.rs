@@ -130,8 +130,8 @@ impl Policy {
         self.by_net("send to", "udp", self.grants().udp.iter(), address)
     }
 
-    /// Checks that a datagram to an IPv4 group may leave along the kernel's routes, as from a socket that is bound to no address of its own:
-    /// only if no interface that is not granted can carry it.
+    /// Checks that a socket that is not bound to an address may send a datagram to the address. The kernel then chooses the interface for an
+    /// IPv4 group, so every interface that could carry the datagram must be granted. Other addresses pass.
     pub fn send_unbound(&self, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         if !address.is_ipv4() || !address.ip().is_multicast() {
@@ -355,7 +355,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// Returns true for such a name none of whose labels begins or ends with `-`.
+/// Returns true if the text can be a host name and none of its labels begins or ends with `-`.
 pub(crate) fn is_host(text: &str) -> bool {
     let is_good = |label: &str| !label.starts_with('-') && !label.ends_with('-');
     is_name(text) && text.split('.').all(is_good)

@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are replaced.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Maximum number of Binds under way and events that wait.
+/// Number of Binds under way and waiting events together, above which further events are dropped.
 const MOST_TASKS: usize = 5_000;
 
 /// Reason that a pod is not bound.
@@ -87,8 +87,8 @@ impl Scheduler {
         bound
     }
 
-    /// Writes an event for the pod in a background task. Events are written one at a time, so that a crowd of pods is bound before all its events are
-    /// written, and are dropped if too many wait.
+    /// Records a Kubernetes event for the pod in a background task. Events are written one at a time, so that a burst of pods is bound before all its
+    /// events are written, and are dropped if too many tasks run.
     fn record_event(&self, target: &BindingArgs, reason: &'static str, message: String) {
         if self.tasks.len() > MOST_TASKS {
             return;
@@ -161,8 +161,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Releases what a former pod of the same name has on the node, because the agent could not distinguish the two pods. The former pod is gone, as
-    /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
+    /// Releases the reservations that a former pod of the same name has on the node, because the agent could not distinguish the two pods. The former
+    /// pod is gone, as the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &BindingArgs) -> Result<(), String> {
         let is_before =
             |one: &Reservation| one.uid != target.uid && one.node == target.node && !one.is_held;
@@ -310,7 +310,7 @@ impl Scheduler {
             if !self.release(own, "conflict").await {
                 return Err(kept());
             }
-            // After a write without an answer, nothing more is reserved before the Instance was read.
+            // After a write without an answer, nothing more is reserved until the Instance has been read.
             let mut errors = errors.iter();
             let last = errors.find(|error| {
                 !error.is_outdated() && !matches!(error, StoreError::Unavailable { .. })
@@ -403,7 +403,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the reason not to reserve anything for a pod that has slots of an earlier Bind: its containers would get the devices of both.
+/// Returns the reason why nothing is reserved for a pod that still has slots of an earlier Bind: its containers would get the devices of both Binds.
 fn kept() -> String {
     "cannot release the slots that are reserved for the pod; retrying".to_owned()
 }

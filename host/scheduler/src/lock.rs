@@ -18,7 +18,7 @@ const WAITS: Duration = Duration::from_secs(4);
 /// Maximum number of attempts to write a lock for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// Pause between a change and the next look at a lock that another pod holds.
+/// Pause between a change and the next check of a lock that another pod holds.
 const LOOKS: Duration = Duration::from_millis(20);
 
 /// State of a node's lock from the point of view of one pod.
@@ -70,7 +70,7 @@ impl State {
             let has_any = given.any(|name| self.world.has_named(name));
             return pod.node != node || is_served || !has_any;
         }
-        // The scheduler repeats a Bind that ended without an answer within seconds.
+        // Within seconds, the scheduler retries a Bind that ended without an answer.
         let since = *self.unbound.entry(pod.uid.clone()).or_insert(now);
         !self.binding.contains(&pod.uid) && since + UNBOUND <= now
     }

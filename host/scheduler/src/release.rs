@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Releases the reservations that have expired; returns when to look again.
+    /// Releases the reservations that have expired; returns the time of the next check.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
         let (mut next, mut is_done) = (None::<Instant>, true);

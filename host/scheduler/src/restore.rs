@@ -29,7 +29,7 @@ struct LostReservation {
 type Uids = (String, String);
 
 impl Scheduler {
-    /// Reserves the slots that running pods have lost; returns when to look again.
+    /// Reserves the slots that running pods have lost; returns the time of the next attempt, if one failed.
     pub(crate) async fn restore(&self) -> Option<Instant> {
         let mut failed = BTreeSet::new();
         while let Some(lost) = self.lost(&failed) {

@@ -23,7 +23,7 @@ use crate::node_queues::NodeQueues;
 use crate::offered::OfferedNodes;
 use crate::world::World;
 
-/// Pause in which further events of one change are collected.
+/// Debounce time, in which further events of one change are collected.
 const SOON: Duration = Duration::from_millis(100);
 /// Maximum number of pods whose parsed annotations are kept.
 const MOST_READ: usize = 10_000;
@@ -35,7 +35,7 @@ pub struct Scheduler {
     state: Mutex<State>,
     /// Notified of changes that may release slots or help waiting pods.
     changed: Notify,
-    /// Turns of Binds at nodes; `None` if nodes are not locked.
+    /// Queues of Binds by node; `None` if nodes are not locked.
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
@@ -59,7 +59,7 @@ pub(crate) struct State {
     pub unanswered: BTreeSet<(String, InstanceKey)>,
     /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
-    /// Instant at which a waiting pod was last tried again, by uid.
+    /// Instant at which devices were last found for a waiting pod, by uid: spaces its retries.
     pub tried: BTreeMap<String, Instant>,
     /// Nodes whose devices have changed in favour of pods since the waiting pods were last considered.
     pub better: BTreeSet<String>,
@@ -95,14 +95,14 @@ impl State {
         }
     }
 
-    /// Forgets what is kept of a pod only until it is bound.
+    /// Forgets the state of a pod that is kept only until the pod is bound.
     fn forget_waiting(&mut self, uid: &str) {
         self.filtered.remove(uid);
         self.unbound.remove(uid);
         self.offered.remove(uid);
     }
 
-    /// Marks all known pods for a search on all nodes.
+    /// Marks all known pods, so that devices are searched for them on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
     }
@@ -147,7 +147,7 @@ impl Scheduler {
         self
     }
 
-    /// Stores an Instance that a watch or a write has shown, and wakes whoever waits for such a change.
+    /// Stores an Instance that a watch or a write has shown, and wakes the tasks that wait for such a change.
     pub(crate) fn update_instance(&self, instance: Arc<Instance>) {
         if self.state().update_instance(instance) {
             self.changed.notify_one();
@@ -172,7 +172,7 @@ impl Scheduler {
         state.world.is_read() && has_nodes
     }
 
-    /// Releases slots, restores lost ones and has waiting pods tried again until `stop`; then waits for Binds under way.
+    /// Releases slots, restores lost ones and makes schedulers retry waiting pods until `stop` is cancelled; then waits for Binds under way.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
         // Drops events that wait: an API server that does not answer would delay the end by the time limit of each.

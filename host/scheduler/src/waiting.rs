@@ -14,17 +14,17 @@ use crate::filter::Evaluator;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
-/// Shortest time between two tries of one pod.
+/// Minimum time between two retries of one pod.
 const SPACING: Duration = Duration::from_secs(5);
 /// Pause before looking again at a pod whose devices others are about to take.
 const TAKEN: Duration = Duration::from_secs(1);
-/// Maximum number of pods that are tried again together.
+/// Maximum number of pods that are retried together.
 const TOGETHER: usize = 50;
 
 /// Devices that pods are about to take, by node.
 type TakenByNode = HashMap<String, Vec<Number>>;
 
-/// Outcome of one look at a waiting pod.
+/// Outcome of one search for devices for a waiting pod.
 enum Outcome {
     /// No devices fit.
     Waits,
@@ -72,7 +72,8 @@ impl State {
         if let Some(again) = again.filter(|again| *again > now) {
             return Outcome::Later(again);
         }
-        // Other pods cannot have the devices that this pod will take. If no scheduler has asked about it, it may lack something else and takes none.
+        // Other pods cannot have the devices that this pod will take. A pod that no scheduler has asked about may lack something else, so it takes
+        // none.
         if self.offered.is_known(&pod.uid) {
             taken.entry(place).or_default().extend(devices);
         }
@@ -82,7 +83,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Annotates the waiting pods that would find devices now, so that a scheduler tries them again; returns when to look again.
+    /// Annotates the waiting pods that would find devices now, so that a scheduler retries them; returns the time of the next search.
     pub(crate) async fn try_again(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None::<Instant>;

@@ -53,7 +53,7 @@ type Owned = BTreeMap<String, Vec<Number>>;
 /// Index of values by a name, with any number of values for each.
 type Index<T> = BTreeSet<(String, T)>;
 
-/// Returns the values of a name.
+/// Returns the values of `index` under a name.
 fn named<'a, T: Ord + Default>(index: &'a Index<T>, name: &'a str) -> impl Iterator<Item = &'a T> {
     let from = index.range((name.to_owned(), T::default())..);
     let own = from.take_while(move |(other, _)| other == name);
@@ -82,9 +82,9 @@ pub struct World {
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
     given: Index<PodKey>,
-    /// Devices of which a running pod has lost a slot, and maybe others.
+    /// Devices of which a running pod has lost its slot; may contain others.
     short: BTreeSet<Number>,
-    /// Uids of pods and of newer Instances of which the pods have got their slots again.
+    /// Pairs of uids, of a pod and of a newer Instance of which the pod has got its slot back.
     pub restored: BTreeSet<(String, String)>,
     /// Nodes by name; `None` before they were listed.
     nodes: Option<BTreeMap<String, NodeSeen>>,
@@ -95,7 +95,7 @@ pub struct World {
 }
 
 impl World {
-    /// Removes the Instances that the list did not have.
+    /// Removes the Instances that a complete list, `listed`, does not contain.
     pub fn end_list(&mut self, listed: &BTreeSet<InstanceKey>) {
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
         for key in gone.cloned().collect::<Vec<_>>() {
@@ -286,7 +286,7 @@ impl World {
         numbers.copied().collect()
     }
 
-    /// Withholds as many free slots of a device as there are pods to get one back.
+    /// Holds back as many free slots of a device as there are running pods that have lost theirs.
     fn hold_back(&mut self, number: Number) {
         let Some(device) = self.device(number) else {
             return;
@@ -488,7 +488,7 @@ impl World {
     }
 }
 
-/// Removes from an Instance the fields that only describe the device: of many devices they are most of the memory.
+/// Removes from an Instance the fields that only describe the device: with many devices, they take most of the memory.
 fn slim(instance: Arc<Instance>) -> Arc<Instance> {
     let mut slim = Arc::unwrap_or_clone(instance);
     slim.metadata.labels = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Searches devices for all containers of a pod at once: either everything they ask for is found, or nothing.
+//! Searches for devices for all containers of a pod at once: either everything they ask for is found, or nothing.
 //!
 //! The search is complete within a bound of steps and deterministic: the same devices in the same order give the same choice.
 
@@ -169,7 +169,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Chooses for all requests of `left`, in order. Returns true if all are served.
+    /// Chooses devices for all requests of `left`, in order. Returns true if all are met.
     fn request(&mut self, left: &'a [Wanted<'a>]) -> bool {
         let Some((wanted, left)) = left.split_first() else {
             return true;
@@ -179,7 +179,7 @@ impl<'a> Search<'a> {
     }
 
     /// Chooses the remaining devices of an alternative, of which `made` are chosen, then for the requests of `left`. Candidates before `from` in the
-    /// order have already been tried in place of the previous devices. Returns true if all are served.
+    /// order have already been tried in place of the previous devices. Returns true if all are met.
     fn device(
         &mut self,
         (wanted, alternative, way): (&'a Wanted<'a>, usize, &'a Way<'a>),

@@ -11,7 +11,7 @@ use leafhost_core::slices::DRIVER;
 /// Domain, and name of an attribute or capacity in the domain.
 pub type Name = (String, String);
 
-/// Values by name, sorted. Of a map with few entries most would be empty memory.
+/// Values by name, sorted. A map with few entries would be mostly unused memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Entries<V>(Box<[(Name, V)]>);
 
@@ -28,7 +28,7 @@ impl<V> Entries<V> {
         self.0.get(found).map(|(_, value)| value)
     }
 
-    /// Returns those of the names that have a value, with their values.
+    /// Returns the entries of those `names` that have a value.
     pub fn only<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Self
     where
         V: Clone,

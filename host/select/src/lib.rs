@@ -1,4 +1,4 @@
-//! Chooses devices for the containers of a pod: parses the pod's requests, judges devices by them, and searches a choice that meets all of them.
+//! Chooses devices for the containers of a pod: parses the pod's requests, judges devices by them, and searches for a choice that meets all of them.
 //!
 //! The requests use the syntax of resource claims (`resource.k8s.io/v1`, the field `devices`). The crate is pure: it knows no nodes, no cluster and
 //! no clock.

@@ -72,7 +72,7 @@ pub struct Alternative {
     pub count: u32,
 }
 
-/// Attribute of which devices must have the same value.
+/// Constraint: an attribute that must have the same value on all devices of `requests`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
     /// Qualified name of the attribute, `<domain>/<name>`.
@@ -227,7 +227,7 @@ fn wrong(path: impl fmt::Display, problem: impl fmt::Display) -> InvalidRequest 
 
 const OWN_NAME: &str = "must be a name of its own of at most 63 lower-case letters, digits and '-'";
 
-/// Reads the containers of a pod, and counts what they ask for together.
+/// Parser of the requests of a pod, with the numbers of devices and expressions that all containers ask for together.
 struct Reader<C> {
     devices: u32,
     expressions: usize,

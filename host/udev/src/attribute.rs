@@ -13,11 +13,12 @@ use crate::sysfs;
 /// Maximum size of an attribute that is read, in bytes.
 const MAX_ATTRIBUTE: u64 = 4 << 10;
 
-/// Reads sysfs attributes, pairs of devpath and name; the result has the same length and order. Blocks.
+/// Reads sysfs attributes, given as pairs of devpath and name; the result has the same length and order. Blocks, for ever if a driver never
+/// answers.
 ///
 /// Returns `None` for an attribute that is absent, not readable, binary, larger than 4 KiB, or not the device's. A name may lead through a
 /// link (`device/vendor`), but only to a device above or below in the same chain whose subsystem is allowed. A link itself yields the last
-/// part of its target, so that `iommu_group` yields `7` and `driver` a name. A driver may never answer.
+/// part of its target, so that `iommu_group` yields `7` and `driver` a name.
 pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec<Option<String>>> {
     sysfs::require_sysfs()?;
     Ok(attributes
@@ -41,7 +42,7 @@ fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
     attribute(&device, name, allowed)
 }
 
-/// Reads one attribute of the device in the folder, which may be seen, for people and handlers.
+/// Reads one attribute for people and handlers. `device` is the folder of a device that may be seen.
 fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> {
     if !is_plain(name) {
         return None;
@@ -66,8 +67,8 @@ fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> 
     }
 }
 
-/// Reads one attribute of the device in the folder, which may be seen, as udev reads it for its rules: the name may lead anywhere in
-/// sysfs, here only to devices that may be seen; only three links count; a text ends before its first NUL.
+/// Reads one attribute as udev reads it for its rules. `device` is the folder of a device that may be seen. The name may lead anywhere in
+/// sysfs that may be seen; of links only `driver`, `subsystem` and `module` count; a text ends before its first NUL.
 pub(crate) fn compared(device: &Path, name: &str, allowed: &Subsystems) -> Option<Vec<u8>> {
     let name = name.trim_start_matches('/');
     let (folder, last) = name.rsplit_once('/').unwrap_or(("", name));
@@ -120,8 +121,8 @@ fn contents(path: &Path) -> Option<Contents> {
     Some(Contents::Text(bytes))
 }
 
-/// Returns true if a rule may look into the folder: that of a device that may be seen; if all may be, also those of buses, classes,
-/// drivers and modules.
+/// Returns true if a rule may look into the folder: that of a device that may be seen, and if all devices may be seen, also those of buses,
+/// classes, drivers and modules.
 fn may_be_seen(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
     if let Some(owner) = sysfs::owner(folder) {
         return owner == device || allowed.allows(sysfs::subsystem(&owner).as_deref());
@@ -151,7 +152,8 @@ fn is_plain(path: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Returns true if reading has side effects: files that map registers and memory of a PCI or ISA device. A read may hang the device.
+/// Returns true if reading the attribute has side effects: such files map registers and memory of a PCI or ISA device, and a read may hang
+/// the device.
 fn acts(name: &str) -> bool {
     matches!(
         name,

@@ -17,12 +17,12 @@ pub struct Event {
     pub devnode: Option<String>,
     /// Properties of the event; from the kernel's group without udev's own.
     pub properties: BTreeMap<String, String>,
-    /// Time after which to look again: the event came from the kernel, and udevd's changes (permissions, links, properties) may come later.
+    /// Time after which to look again, if the event came from the kernel: udevd's changes (permissions, links, properties) may come later.
     pub settle: Option<Duration>,
 }
 
 impl Event {
-    /// Creates the event for lost ones: events came faster than they were read, so everything must be read again.
+    /// Creates the event that reports lost events: they came faster than they were read, so everything must be read again.
     pub fn lost(settle: Option<Duration>) -> Self {
         Self {
             settle,

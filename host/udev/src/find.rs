@@ -104,7 +104,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         for (index, rule) in (0..).zip(rules) {
             in_time(started)?;
             match judge(rule, node, &ancestors) {
-                // A device that is gone since it was listed is skipped.
+                // A device that has gone since it was listed is skipped.
                 Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
                     held.push(index);
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
             .collect()
     }
 
-    /// Calls `look` with a listed device and its ancestors.
+    /// Calls `look` with a listed device and the ancestors that the handler may see.
     fn with_chain<T>(
         &self,
         devpath: &str,

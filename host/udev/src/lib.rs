@@ -40,7 +40,7 @@ pub enum Error {
     /// The folders of sysfs could not be read.
     #[error("cannot list the devices in /sys")]
     List(#[source] std::io::Error),
-    /// The comparison of the rules takes longer than so many seconds.
+    /// The comparison of the rules takes longer than this number of seconds.
     #[error(
         "cannot compare the rules with all devices within {0} s; use fewer rules or simpler patterns"
     )]

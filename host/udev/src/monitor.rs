@@ -24,7 +24,7 @@ use crate::tree::properties;
 const SETTLE: Duration = Duration::from_secs(1);
 /// Pause before a broken socket is opened again, in milliseconds.
 const REOPEN: u16 = 1_000;
-/// Number of events that a slow subscriber may be behind before it gets the event that some were lost.
+/// Maximum number of events that a subscriber may lag behind; beyond it, the subscriber learns that events were lost.
 const BACKLOG: usize = 1024;
 /// Path of udevd's control socket.
 const CONTROL: &str = "/run/udev/control";
@@ -86,7 +86,7 @@ impl MonitorError {
     }
 }
 
-/// Listens until it is dropped.
+/// Monitor of device events, which listens until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     group: Group,
@@ -183,7 +183,7 @@ fn run(
                 break socket;
             }
         };
-        // Events in the meantime are unknown.
+        // Events in the meantime were missed.
         drop(events.send(Arc::new(Event::lost(group.settle()))));
     }
 }

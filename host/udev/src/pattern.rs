@@ -134,7 +134,7 @@ pub(crate) fn looks_like_port(value: &str, key: Option<&str>) -> bool {
     in_doubt.peek().is_some() && in_doubt.all(|text| is_port(text, key == Some("devpath")))
 }
 
-/// Returns true if the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
+/// Returns true if the text consists of numbers and wildcards separated by `-`, `:` and `.`, with a bus before the port.
 fn is_port(text: &str, has_bus: bool) -> bool {
     let (text, mut has_bus) = match text.strip_prefix("spi") {
         Some(port) => (port, true),

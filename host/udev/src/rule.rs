@@ -13,7 +13,7 @@ pub const MAX_VALUE: usize = 1 << 10;
 /// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 256;
 
-/// Field that a term compares. The plural ones of a rule hold if all of them hold for the device, or all for one of its ancestors.
+/// Field that a term compares. The terms of a rule on plural fields must all hold for the device itself, or all for the same ancestor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Field {
@@ -49,7 +49,7 @@ impl Field {
         matches!(self, Self::Attr | Self::Attrs | Self::Env)
     }
 
-    /// Returns true if Akri compared such a term (`==`) as a regular expression.
+    /// Returns true if Akri compared an `==` term on this field as a regular expression.
     fn was_regex(self) -> bool {
         self == Self::Driver || self.is_plural()
     }
@@ -77,9 +77,9 @@ pub struct Term {
 }
 
 impl Term {
-    /// Returns true if a text that does not match the glob may match the value as a regular expression: on fields that Akri read so, a value
-    /// that looks like one (`.*`, `+`, `(`, or `\` before a character without meaning in a glob), unless it is the natural glob for ports of a
-    /// bus. [`crate::find()`] does not read it so if it matches a device as a glob.
+    /// Returns true if the value is also read as a regular expression, which may match texts that the glob does not. That applies to `==`
+    /// terms on fields that Akri read so, if the value looks like one (`.*`, `+`, `(`, or `\` before a character without meaning in a glob)
+    /// and is not the natural glob for ports of a bus. [`crate::find()`] reads the value only as a glob if that matches a device.
     pub fn is_regex(&self) -> bool {
         self.pattern().is_regex()
     }
@@ -128,7 +128,7 @@ pub(crate) struct CompiledTerm {
 }
 
 impl CompiledTerm {
-    /// Returns the result of the term if its pattern matches like `matched`.
+    /// Returns the result of the term; `matched` is the result of its pattern.
     pub(crate) fn said(&self, matched: Match) -> Match {
         match (matched, self.term.negated) {
             (Match::No, true) => Match::Glob,

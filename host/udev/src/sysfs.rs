@@ -15,7 +15,7 @@ pub(crate) fn require_sysfs() -> Result<()> {
     is_there.then_some(()).ok_or(Error::NoSysfs)
 }
 
-/// Returns the device that the folder belongs to; only below `/sys/devices`.
+/// Returns the folder of the device that `folder` belongs to; `None` outside `/sys/devices`.
 pub(crate) fn owner(folder: &Path) -> Option<PathBuf> {
     let root = Path::new(SYS).join("devices");
     folder

@@ -1,7 +1,7 @@
 //! Evaluates a rule for a device, and finds the term that failed.
 //!
-//! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at one and the same of them, the device
-//! included. Pure: asks only [`DeviceInfo`], and opens files only if the cheap fields do not decide.
+//! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at the same device: the device itself or one
+//! ancestor. Pure: asks only [`DeviceInfo`], and opens files only if the cheap fields do not decide.
 
 use crate::device_info::{DeviceInfo, Value, value};
 use crate::pattern::{Match, Pattern};
@@ -30,7 +30,7 @@ pub(crate) struct Miss {
     pub(crate) failed: usize,
     /// Actual value at the failed term; `None` if there is none.
     pub(crate) actual: Option<String>,
-    /// Path of the ancestor at which the terms on ancestors come nearest to holding; `None` for the device itself.
+    /// Kernel name of the ancestor at which most terms on ancestors hold; `None` for the device itself.
     pub(crate) at: Option<String>,
 }
 
@@ -71,8 +71,8 @@ fn evaluate(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceInfo]) ->
     partial
 }
 
-/// Evaluates the terms on ancestors at the device and each ancestor. Returns the result of the first at which all hold, else of the
-/// nearest at which most hold.
+/// Evaluates the terms on ancestors at the device and each ancestor. Returns the result of the first device at which all hold, else that of
+/// the nearest one at which the most terms hold.
 fn at_nearest_ancestor(
     partial: &Partial,
     rule: &Rule,

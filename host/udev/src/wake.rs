@@ -1,8 +1,8 @@
 //! Decides from an event alone if it may have changed the result of a rule.
 //!
-//! An event wakes too often rather than too seldom: a superfluous call costs some milliseconds, a missing one a device. So a term that the
-//! event does not answer is assumed to hold: attributes, drivers, tags and information about ancestors except their names; properties that the
-//! event itself may have changed, or that udevd has yet to add; regular expressions, which take long to compare.
+//! Errs on the side of waking: a superfluous call costs some milliseconds, a missing one a device. So a term that the event alone cannot
+//! decide is assumed to hold: attributes, drivers, tags and information about ancestors except their names; properties that the event itself
+//! may have changed, or that udevd has yet to add; regular expressions, which take long to compare.
 
 use crate::event::Event;
 use crate::pattern::Match;

@@ -14,9 +14,9 @@ use leafhost_core::device_view::DeviceView;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 
-/// Changes for each device, both at once and in an hour.
+/// Number of changes allowed per device, both in a burst and per hour.
 const FOR_EACH: f64 = 4.0;
-/// Additional changes for each Configuration: a few devices may be plugged in one after the other.
+/// Number of additional changes allowed per Configuration: a few devices may be plugged in one after the other.
 const MORE: f64 = 64.0;
 const HOUR: f64 = 3600.0;
 
@@ -31,14 +31,15 @@ pub struct Bucket {
     most: f64,
     /// Time of the last refill.
     since: Option<Timestamp>,
-    /// Changes that wait, with the time since when.
+    /// Waiting changes, each with the time since which it has waited.
     waiting: BTreeMap<DeviceKey, Timestamp>,
-    /// True if a change had to wait and the bucket has not been half full since.
+    /// True from the time that a change has to wait until none waits and the bucket is at least half full.
     strained: bool,
 }
 
 impl Bucket {
-    /// Returns the devices to publish: `wanted`, with changes beyond the limit left as in `shown`, the list that was published before.
+    /// Returns the devices to publish: those of `wanted`, except that changes beyond the limit are not applied yet to `shown`, the list
+    /// that was published last.
     pub fn pass(&mut self, shown: &Devices, mut wanted: Devices, now: Timestamp) -> Devices {
         let number = u32::try_from(shown.len().max(wanted.len())).unwrap_or(u32::MAX);
         self.most = MORE + FOR_EACH * f64::from(number);
@@ -54,7 +55,7 @@ impl Bucket {
                 new.device == old.device
                     && new.missing_since.is_some() == old.missing_since.is_some()
             });
-            // A device that only the store knew until now costs nothing.
+            // A device that only the store knew until now costs no token.
             let is_free = new.is_some() && old.device.is_none();
             if is_same {
                 // The time that was published first remains.

@@ -11,7 +11,7 @@ use super::{Grace, SessionDevices};
 
 /// Maximum number of bytes of text of all sessions together.
 const MOST: usize = 64 << 20;
-/// Bytes that each session may have whatever the others have, unless the shares of all sessions exceed [`MOST`].
+/// Bytes that each session may always have, however much the others have, unless the shares of all sessions together exceed [`MOST`].
 const SHARE: usize = 1 << 20;
 
 /// Text of all sessions.
@@ -35,7 +35,7 @@ impl Budget {
     }
 
     /// Admits an answer of one of the sessions if it stays within the session's share, if there is room, or if the session has no more text
-    /// after it.
+    /// after it than before.
     ///
     /// # Errors
     /// Fails if the limit is exceeded; the text says by how much, with the remedy.
@@ -68,7 +68,7 @@ impl SessionDevices {
         self.text + bytes(&self.left_out) + bytes(&self.departed)
     }
 
-    /// Returns the bytes that would be kept after an answer: its devices, and the tracked devices that stay without being in it.
+    /// Returns the bytes that would be kept after an answer: its devices, and the tracked devices that stay although the answer lacks them.
     fn held_after(&self, answer: &Discovery, grace: Grace) -> usize {
         let Discovery {
             devices,

@@ -11,10 +11,10 @@ use leafhost_core::problem::Problem;
 
 use super::{SessionDevices, UnconfirmedDevices};
 
-/// Order of a source among those of its handler.
+/// Rank of a source among the sources of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRank {
-    /// True if another source had the handler's name before and the grants do not name this one.
+    /// True if another source had the handler's name before this source, and the grants of this source do not name the handler.
     pub is_secondary: bool,
     /// Position in the order of acceptance; the first source has the lowest.
     pub number: u64,
@@ -27,14 +27,14 @@ pub struct Part<'a> {
     pub source: &'a str,
     /// True if the source still serves. A source that is gone only fills gaps.
     pub live: bool,
-    /// Order among the sources.
+    /// Rank of the source.
     pub rank: SourceRank,
     /// Devices of the session.
     pub devices: &'a SessionDevices,
 }
 
-/// Merges the devices of all sessions. For each device the first source that has it now wins, then the first that had it; a newcomer only
-/// adds devices that no other source has or had. Also returns a problem for each source that lost devices to another.
+/// Merges the devices of all sessions. For each device, the first source that has it now wins, else the first that had it; a secondary
+/// source only adds devices that no other source has or had. Also returns a problem for each source that lost devices to another.
 pub fn merge(
     configuration: &ConfigurationKey,
     mut parts: Vec<Part<'_>>,

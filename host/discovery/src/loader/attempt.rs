@@ -4,7 +4,7 @@ use leafhost_core::backoff;
 use leafhost_core::ports::{LoadError, SourceVersion};
 use tokio::time::Instant;
 
-/// Number of deaths of the agent during loads of a version from which it is no longer loaded.
+/// Number of deaths in a row, each while the agent loaded a version, after which the version is no longer loaded.
 const MOST_DEATHS: u32 = 3;
 
 /// Version to load.
@@ -13,7 +13,7 @@ pub struct Attempt {
     pub version: SourceVersion,
     /// Number of failures in a row.
     failures: u32,
-    /// Time of the next attempt, if one may help.
+    /// Time of the next attempt, if one is planned.
     pub retry: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ impl Attempt {
         (attempt, error)
     }
 
-    /// Records a failure; returns true if it is to be logged.
+    /// Records a failure; returns true if it should be logged.
     pub fn failed(&mut self, error: &LoadError) -> bool {
         self.failures = self.failures.saturating_add(1);
         if error.transient {
@@ -65,7 +65,7 @@ impl Attempt {
         self.failures = 0;
     }
 
-    /// Returns true if it is time to try again, once for each retry.
+    /// Returns true if a retry is due, and clears it, so that each retry is reported once.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.retry.take_if(|at| *at <= now).is_some()
     }

@@ -1,8 +1,8 @@
 //! Ownership of handler names by sources. Pure.
 //!
-//! The first source of a name is trusted with the secrets of Configurations. If that source is removed, only a source in one of the node's own
-//! folders inherits the trust, or one whose grants name the handler; others could have added any other source. If the first file returns, it owns the
-//! name again.
+//! The first source of a name is trusted with the secrets of Configurations. If that source is removed, a source in one of the node's own folders
+//! inherits the trust, and an external handler inherits it from another external one; anyone could have added any other source. If the first file
+//! returns, it owns the name again. Sources whose grants name the handler are trusted in any case.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +25,12 @@ pub struct Candidate<'a> {
     pub source: &'a str,
     /// Handler and position of the source among those of this handler.
     pub registration: &'a Registration,
-    /// Place of the source, if it is known.
+    /// Location of the source, if it is known.
     pub location: Option<SourceLocation>,
 }
 
 impl HandlerOwners {
-    /// Gives each name without an owner to its first source; returns true if there was one.
+    /// Makes the first source of each name without an owner its owner; returns true if there was such a name.
     pub fn record(&mut self, candidates: &[Candidate<'_>]) -> bool {
         let mut differs = false;
         for (handler, first) in firsts(candidates) {
@@ -107,7 +107,8 @@ fn is_same(owner: &SourceLocation, location: &SourceLocation) -> bool {
     }
 }
 
-/// Returns true if a source at `location` inherits the name once the owner is gone. External handlers may come back under another address.
+/// Returns true if a source at `location` inherits the name once the owner is gone. An external handler may come back under another
+/// address.
 fn inherits(owner: &SourceLocation, location: &SourceLocation) -> bool {
     match location {
         SourceLocation::Folder => true,

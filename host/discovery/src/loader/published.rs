@@ -10,7 +10,7 @@ use leafhost_core::ports::{Handler, LoadError, SourceProblem};
 /// All sources of handlers and their handlers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HandlerSet {
-    /// True once every file has been tried. Until then a missing handler says nothing.
+    /// True once every file has been tried. Until then, a missing handler proves nothing.
     pub complete: bool,
     /// Sources by name.
     pub sources: BTreeMap<String, LoadedSource>,
@@ -25,7 +25,7 @@ pub struct HandlerSet {
 }
 
 impl HandlerSet {
-    /// Returns the handlers that serve, by name. If several sources have one handler, the first by source name counts.
+    /// Returns the handlers that serve, by name. If several sources serve one handler, returns that of the first source by name.
     pub fn by_name(&self) -> BTreeMap<&str, &Arc<dyn Handler>> {
         // The last entry of a name stays in the map.
         let sources = self.sources.values().rev();
@@ -41,20 +41,20 @@ impl HandlerSet {
 pub struct TrustedSource {
     /// Name of the source.
     pub source: String,
-    /// True if it exists.
+    /// True if the source exists.
     pub is_there: bool,
 }
 
 /// State of a source.
 #[derive(Debug, Clone, Default)]
 pub struct LoadedSource {
-    /// Handler that serves, perhaps of an earlier version.
+    /// Handler that serves, possibly of an earlier version.
     pub handler: Option<Arc<dyn Handler>>,
     /// Reason why the newest version does not serve.
     pub error: Option<LoadError>,
     /// Handler of the accepted version, loaded or not, and its position among the sources of that handler.
     pub registration: Option<Registration>,
-    /// True if it is no longer tried because the agent has died while loading it.
+    /// True if the source is no longer loaded because the agent has died while loading it.
     pub given_up: bool,
 }
 

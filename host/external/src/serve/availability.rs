@@ -1,4 +1,5 @@
-//! A file that turns the devices on and off, as with Akri's `debugEcho` handler: lets users try what happens when devices go and return.
+//! A file that turns the devices on and off, as with Akri's `debugEcho` handler: lets users try out the effect of devices that go and
+//! return.
 
 use std::io;
 use std::path::{Path, PathBuf};

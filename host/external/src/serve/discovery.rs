@@ -16,7 +16,7 @@ pub struct Discovering {
     session: Box<dyn Session>,
     is_available: watch::Receiver<bool>,
     devices: BTreeMap<String, Device>,
-    /// True once the session has reported its devices.
+    /// True once the session has reported its devices for the first time.
     known: bool,
     ended: bool,
     /// Notified when the stream is dropped.

@@ -1,4 +1,4 @@
-//! Chooses the file of a Configuration that several files have, and limits the number of Configurations. Pure.
+//! Chooses the file of a Configuration that is in several files, and limits the number of Configurations. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use leafhost_core::names::ConfigurationKey;
 /// File that each Configuration is taken from.
 pub type Served = BTreeMap<ConfigurationKey, String>;
 
-/// Chooses a file for each Configuration from `offers`, sorted by file. The file that served it `before` keeps it as long as it has the
-/// name; among new files the first by name gets it. So a copy takes nothing from its original. Above the limit, Configurations that
-/// served before stay, and of the others the first that are offered.
+/// Chooses a file for each Configuration from `offers`, sorted by file. The file that served a Configuration `before` keeps it as long as
+/// it contains it; among new files, the first by name gets it. So a copy takes nothing from its original. Up to the limit, Configurations
+/// that were served before stay, and of the others the first that are offered are added.
 pub fn choose(offers: &[(&str, &ConfigurationKey)], before: &Served) -> Served {
     let mut holders: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
     for (file, key) in offers {

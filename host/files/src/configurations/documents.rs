@@ -46,7 +46,7 @@ impl Document {
         Some(line + within.flatten().unwrap_or(0))
     }
 
-    /// Returns true if each line of the value at that line is a line of its own in the file.
+    /// Returns true if the value at `line` is a literal block (`|`), whose lines are also lines of the file.
     fn is_literal(&self, line: usize) -> bool {
         let number = line.checked_sub(self.first_line + 1);
         let written = number.and_then(|number| self.text.split('\n').nth(number));
@@ -94,10 +94,10 @@ impl Reading {
 }
 
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
-/// Maximum number of problems of a file that are reported, and of warnings.
+/// Maximum number of problems that are reported about a file, and of warnings.
 const MAX_PROBLEMS: usize = 100;
 
-/// Problems or warnings that are reported of a file.
+/// Problems or warnings that are reported about a file.
 struct FileProblems<'a> {
     file: &'a str,
     list: Vec<SourceProblem>,
@@ -341,7 +341,7 @@ fn read_manifest(
     )
 }
 
-/// Adds the lines to the first problems.
+/// Adds line numbers to the first problems.
 fn located(
     fields: impl IntoIterator<Item = FieldProblem>,
     document: &yaml::Document<'_>,
@@ -376,7 +376,7 @@ fn foreign_kind(kind: &str) -> Option<String> {
     }
 }
 
-/// Returns the name in a document.
+/// Returns the key of the Configuration in a document.
 fn name(document: &Value) -> Option<ConfigurationKey> {
     let metadata = document.get("metadata")?;
     let field = |name: &str| metadata.get(name).and_then(Value::as_str);
@@ -384,7 +384,7 @@ fn name(document: &Value) -> Option<ConfigurationKey> {
     ConfigurationKey::new(namespace, field("name")?).ok()
 }
 
-/// Returns the name in the lines before a mistake.
+/// Returns the key of the Configuration in the lines before a mistake.
 fn name_before(text: &str, mistake: &Mistake) -> Option<ConfigurationKey> {
     let mut line = mistake.line;
     // A list, map or text that contains the mistake may begin some lines before it.

@@ -31,7 +31,7 @@ pub struct Rules {
     pub nested: bool,
     /// Maximum number of files; the others are reported as a problem.
     pub max_files: usize,
-    /// Judge of the files that are not read, if notes about them are wanted; not in a nested folder.
+    /// Judge of the files that are not read; `None` if no notes about them are wanted, as in a nested folder.
     pub stray: Option<Judge>,
     /// True if the files are secrets, which not every user should be able to read.
     pub secret: bool,
@@ -127,7 +127,7 @@ pub struct Scan {
     pub unreadable: Vec<String>,
     /// Problems of files and folders that could not be read.
     pub problems: Vec<String>,
-    /// Files that an operator should know of.
+    /// Files that an operator should know about.
     pub stray: Stray,
 }
 

@@ -1,5 +1,5 @@
-//! Files that an operator should know of: those that are not read although they seem to be meant for their folder, and secrets that every user
-//! can read. Pure.
+//! Files that an operator should know about: those that are not read although they seem to be meant for their folder, and secrets that every
+//! user can read. Pure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ const MAX_NAMED: usize = 20;
 /// Note about a secret that every user can read.
 pub const PUBLIC: &str = "can be read by every user of this machine; run chmod o-r on it";
 
-/// Returns the reason why a file is not read and the remedy, from its name and true for a folder; `None` if it does not seem to be meant for
-/// the folder.
+/// Function that takes a name, and true for a folder, and returns the reason why that file is not read, with the remedy; `None` if the file
+/// does not seem to be meant for the watched folder.
 pub type Judge = fn(&str, bool) -> Option<&'static str>;
 
-/// Files of a folder that an operator should know of.
+/// Files of a folder that an operator should know about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stray {
     /// Reasons of the first files by name.
@@ -95,7 +95,7 @@ pub fn among_handlers(name: &str, is_folder: bool) -> Option<&'static str> {
     }
 }
 
-/// Returns true for hidden files and for the folder that file systems make.
+/// Returns true for hidden files and for `lost+found`, which file systems create.
 fn is_ignored(name: &str) -> bool {
     name.starts_with('.') || name == "lost+found"
 }

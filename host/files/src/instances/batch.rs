@@ -16,7 +16,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Applies a change after the earlier ones. The result is valid if the disk accepts the change.
+    /// Applies a change on top of the earlier ones. The result is valid only if writing it to the disk succeeds.
     pub fn make(&mut self, change: Change) -> Written {
         let key = change.key();
         let newest = self.instances.get(&key).cloned();

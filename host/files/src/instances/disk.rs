@@ -36,7 +36,7 @@ impl Failure {
     }
 }
 
-/// Reads all Instances; renames files that are none, and returns their problems.
+/// Reads all Instances; renames files that are not Instances, and returns their problems.
 pub fn read(folder: &Path) -> Result<(InstanceSet, Vec<SourceProblem>), Error> {
     let (mut instances, mut problems) = (BTreeMap::new(), Vec::new());
     fs::create_dir_all(folder).map_err(fail("create", folder))?;

@@ -1,8 +1,8 @@
-//! The versions that are being loaded, in a file of the state folder: a version that kills the agent must not be the first that it loads
-//! after each restart.
+//! The versions that are being loaded, in a file of the state folder: a version that kills the agent must not be the first that the agent
+//! loads after each restart.
 //!
 //! A line has the digest of a version's bytes and grants, and the number of times in a row that the agent has died while loading it,
-//! including the current load. A version that was loaded, or could not be, has no line.
+//! including the current load. A version whose load has ended, successfully or not, has no line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Loads {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Deaths before this start.
+    /// Deaths before the agent last started.
     deaths: Counts,
     under_way: BTreeSet<String>,
     written: Counts,
@@ -63,7 +63,7 @@ impl Loads {
         deaths.unwrap_or(0)
     }
 
-    /// Records the versions that are being loaded now; a version that no longer is loses its line. Blocks.
+    /// Records the versions that are being loaded now; a version whose load has ended loses its line. Blocks.
     pub fn set(&self, versions: &[SourceVersion]) -> io::Result<()> {
         let mut held = self.lock();
         let now: BTreeSet<String> = versions.iter().map(digest).collect();

@@ -1,4 +1,4 @@
-//! The source that each handler's name belongs to, in a file of the state folder.
+//! The owners of handler names, in a file of the state folder.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns true if it may be handed out under `devices.nodes`; anything else may be under `devices.mounts`.
+    /// Returns true if a file of this kind falls under `devices.nodes`; any other kind falls under `devices.mounts`.
     pub fn is_node(self) -> bool {
         self == Self::Node
     }

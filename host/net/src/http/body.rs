@@ -19,7 +19,7 @@ use super::{HttpError, Limits, Stage};
 pub(super) struct Driver(pub Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
 
 impl Driver {
-    /// Reads and writes. Errors are returned to the caller that awaits the answer or the body.
+    /// Polls the connection. The caller that awaits the answer or the body gets its errors.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
             && connection.as_mut().poll(cx).is_ready()

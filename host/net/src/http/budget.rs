@@ -40,7 +40,8 @@ impl Budget {
         }
     }
 
-    /// Returns the peak of bytes of requests that the host held since the last query: bodies that were collected and had no answer yet.
+    /// Returns the peak number of request bytes that the host has held since the last call: bodies that were collected and have no answer
+    /// yet.
     pub fn most_kept(&self) -> u64 {
         let now = self.kept.load(Ordering::Relaxed);
         self.most_kept.swap(now, Ordering::Relaxed).max(now)
@@ -61,7 +62,7 @@ impl Budget {
             .map_err(|_| HttpError::Busy(self.at_once))
     }
 
-    /// Subtracts bytes. Returns false, and leaves none, if there were not that many.
+    /// Subtracts bytes from the budget. Returns false and leaves none if fewer were left.
     pub(super) fn charge(&self, bytes: u64) -> bool {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let before = self

@@ -24,7 +24,7 @@ pub enum HttpError {
     /// The call has used up this number of bytes, the maximum.
     #[error("the requests of this call have used up their {0} bytes")]
     Spent(u64),
-    /// The name has no address.
+    /// The name could not be looked up, or has no address.
     #[error("look up {name:?}")]
     LookUp {
         /// Name that was looked up.

@@ -1,4 +1,4 @@
-//! Writes the request: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
+//! Writes the request: old cameras want its length up front, `Host` first, and nothing that keeps the connection open.
 
 use std::pin::pin;
 

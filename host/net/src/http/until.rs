@@ -25,7 +25,7 @@ impl Until {
         }
     }
 
-    /// Returns the earlier of the two.
+    /// Returns the earlier of the two deadlines.
     pub(super) fn or(self, other: Self) -> Self {
         if other.at < self.at { other } else { self }
     }

@@ -46,7 +46,7 @@ impl Events {
         })
     }
 
-    /// Waits for a change. Skips events of other routes: a router may have many of them per second. Cancel safe.
+    /// Waits for a change. Skips events of routes outside the table `local`: a router may have many of them per second. Cancel safe.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 const BURST: u32 = 256;
 /// Time to earn one token: 2,000 datagrams per second.
 const EARN: Duration = Duration::from_micros(500);
-/// Number of tokens to wait for once the bucket is empty: waking for each would cost more than reading it.
+/// Number of tokens to wait for once the bucket is empty: waking for each datagram would cost more than reading it.
 const REST: u32 = 64;
 
 /// A token bucket, full at first.

@@ -31,7 +31,7 @@ const PREFIXES: [&str; 26] = [
 ];
 
 /// Returns true if an interface of that name belongs to containers. `br0` and `br-lan` do not; `br-` and twelve hexadecimal digits is
-/// Docker's name for the bridge of a network. `eth0` does not either, although inside a pod it is the end of a pair: there it is the
+/// Docker's name for the bridge of a network. `eth0` does not either: inside a pod it is one end of a veth pair, but there it is the
 /// network.
 pub(super) fn is_containers(name: &str) -> bool {
     let of_docker = name

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use crate::Interface;
 
-/// A range that only an entry inside it allows.
+/// A range whose addresses only an entry inside it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Special {
     pub(super) net: IpNet,

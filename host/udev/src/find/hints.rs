@@ -36,8 +36,8 @@ pub(super) fn hint(rule: &Rule, failed: usize, chain: Chain<'_>) -> Option<Strin
         .or_else(|| values(&compiled.term, chain))
 }
 
-/// Returns how the operator can change a term that does not hold for the device so that it does; `None` if a term on ancestors already
-/// holds at one of them.
+/// Returns a change to a term with which it would hold for the device, if there is one; `None` for a term on ancestors that already holds
+/// at one of them.
 pub(super) fn remedy(compiled: &CompiledTerm, chain: Chain<'_>) -> Option<String> {
     let term = &compiled.term;
     if term.negated {
@@ -52,7 +52,7 @@ pub(super) fn remedy(compiled: &CompiledTerm, chain: Chain<'_>) -> Option<String
     spelling(term, chain.own).or_else(|| above(term, chain))
 }
 
-/// Returns the values at the device and its ancestors, if there are several.
+/// Returns a remark with the values at the device and its ancestors, if there are several.
 fn values(term: &Term, chain: Chain<'_>) -> Option<String> {
     let shown = |device| Some(at(&value(term, device).shown()?, device));
     let values: Vec<String> = chain.devices().filter_map(shown).take(MAX_VALUES).collect();
@@ -63,7 +63,7 @@ fn at(value: &str, device: &dyn DeviceInfo) -> String {
     format!("{value:?} at {}", device.kernel())
 }
 
-/// Returns where the terms on ancestors hold, if each holds at some device, but not all at one.
+/// Returns the places at which the terms on ancestors hold, if each holds at some device but not all at the same one.
 fn scattered(rule: &Rule, failed: &CompiledTerm, chain: Chain<'_>) -> Option<String> {
     let place = |compiled: &CompiledTerm| {
         let found = chain.devices().find(|device| holds(compiled, *device))?;
@@ -106,7 +106,7 @@ fn above(term: &Term, chain: Chain<'_>) -> Option<String> {
     Some(format!("{} holds at {}", compiled.term, found.kernel()))
 }
 
-/// Describes a value that the pattern matches but for case or `0x`.
+/// Describes a value that the pattern would match except for case or `0x`.
 fn spelling(term: &Term, device: &dyn DeviceInfo) -> Option<String> {
     let actual = value(term, device).shown()?;
     let actual = actual.trim_end();

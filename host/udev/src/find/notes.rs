@@ -37,19 +37,19 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Returns true if nothing is known of the device but that the value is absent.
+    /// Returns true if nothing is known of the device except that the value is absent.
     fn is_bare(&self) -> bool {
         self.hint.is_none() && self.miss.actual.is_none() && self.miss.at.is_none()
     }
 
-    /// Returns rule and term.
+    /// Returns the indexes of the rule and of the term that failed.
     fn place(&self) -> (u32, usize) {
         (self.rule, self.miss.failed)
     }
 }
 
 impl<'a> Notes<'a> {
-    /// Starts with the notes on how terms are read.
+    /// Creates the notes, beginning with those on how terms are read.
     pub(super) fn new(rules: &[Rule], globs: Vec<Glob>) -> Self {
         let fits = "because it fits this device as one";
         let mut globs: Vec<_> = globs.into_iter().map(|glob| (glob, fits)).collect();
@@ -104,7 +104,8 @@ impl<'a> Notes<'a> {
         });
     }
 
-    /// Returns the notes as texts, and the number of dropped ones. Adds what `hint` says of the first devices that nearly match.
+    /// Returns the notes as texts, and the number of dropped ones. Adds the result of `hint` to the notes on the first devices that nearly
+    /// match.
     pub(super) fn written(
         mut self,
         rules: &[Rule],
@@ -188,11 +189,11 @@ fn folded(missed: &[Told<'_>]) -> BTreeMap<(u32, usize), usize> {
     bare
 }
 
-/// Returns the note about all devices of which nothing is known but that the value of `failed` is absent. There are others unless `is_all`
-/// is set.
+/// Returns the shared note about devices of which nothing is known except that the value of `failed` is absent. `is_all` is true if there
+/// are no other devices.
 fn none(rule: &Rule, failed: &Term, is_all: bool) -> Note {
     let on_ancestors = failed.field.is_plural();
-    // Before a term that needs a file fails, those that need none hold; before one on ancestors, all others.
+    // If a term that needs a file fails, all terms that need none hold; if a term on ancestors fails, all terms on the device itself hold.
     let holding = rule
         .terms()
         .filter(|term| !term.field.is_plural() && (on_ancestors || !costs_a_file(term.field)));
@@ -278,7 +279,7 @@ fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
     Some((rule, rule.terms().nth(term)?))
 }
 
-/// Returns the value that does not match.
+/// Describes the value that does not match.
 fn found(term: &Term, miss: &Miss) -> String {
     let what = name(term);
     let is_attribute = matches!(term.field, Field::Attr | Field::Attrs);

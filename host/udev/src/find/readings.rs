@@ -1,6 +1,7 @@
 //! Decides how to read a value that may be a glob or a regular expression, such as `snd.*`.
 //!
-//! If it matches a device of this machine as a glob, it is one: read as a regular expression, too, it would match others.
+//! A value that matches a device of this machine as a glob is read only as a glob: as a regular expression it would match other devices,
+//! too.
 
 use crate::device_info::{DeviceInfo, value};
 use crate::pattern::Match;

@@ -24,8 +24,8 @@ const VALUES: [&str; 3] = [
     "metadata.annotations{}",
 ];
 
-/// Makes numbers and booleans texts, as they are written. Returns the problems of names, and those of other values, which a standalone machine
-/// takes so.
+/// Converts numbers and booleans to text as written. Returns the problems of names, and separately those of other values, which standalone
+/// mode accepts as text.
 pub fn as_text(document: &mut Document<'_>) -> (Vec<FieldProblem>, Vec<FieldProblem>) {
     let mut made = |fields: &[&str]| {
         let mut problems = Vec::new();
