@@ -9,7 +9,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 /// Buckets of `leafhost_allocation_seconds`, from the time of one fast write to that of an allocation that had to wait.
-const ALLOCATION_BUCKETS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0];
+const ALLOCATION_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0, 15.0];
 
 /// Metrics of slots.
 #[derive(Debug)]
