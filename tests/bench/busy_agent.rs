@@ -31,7 +31,7 @@ pub const CONFIGURATIONS: usize = DEVICES.len() * SESSIONS + HANDLERS.len();
 pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     let details = details.trim_end().replace('\n', "\n      ");
     format!(
-        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: {name}}}\nspec:\n  discoveryHandler:\n    name: {handler}\n    discoveryDetails: |\n      {details}\n"
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: \"{name}\"}}\nspec:\n  discoveryHandler:\n    name: {handler}\n    discoveryDetails: |\n      {details}\n"
     )
 }
 

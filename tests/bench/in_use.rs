@@ -43,7 +43,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         value: mb(memory.resident),
         target: "≤ 40 MB".into(),
         reference: format!(
-            "{} of it its own, the rest the program and native code on disk",
+            "{} of it its own, the rest pages of the program",
             mb(memory.anonymous)
         ),
     }])

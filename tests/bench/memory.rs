@@ -38,7 +38,7 @@ pub fn measure() -> Result<Vec<Line>> {
         ),
         target: "≤ 32 MB / ± 2 %".into(),
         reference: format!(
-            "{} of it its own ({:+.1} %), the rest the program and native code on disk; before the first call {}, {} its own",
+            "{} of it its own ({:+.1} %), the rest pages of the program; before the first call {}, {} its own",
             mb(after.anonymous),
             growth(before.anonymous, after.anonymous),
             mb(loaded.resident),
