@@ -14,13 +14,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::report::SlotReport;
-use super::writes::WRITE;
 
 /// Capacity of the queue; the kubelet admits pods one after the other.
 const QUEUE: usize = 64;
 /// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit. A write that begins within
 /// `OUTAGE` still ends within this time. Shorter than the endpoint's limit, whose error says less.
-const ALLOCATE: Duration = OUTAGE.saturating_add(WRITE);
+const ALLOCATE: Duration = Duration::from_secs(15);
 /// Time limit of an Allocate for tickets.
 const ALLOCATE_TICKETS: Duration = Duration::from_secs(9);
 /// Time during which an allocation may wait and be retried. The kubelet starts no other pod during this time.
