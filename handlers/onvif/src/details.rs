@@ -313,11 +313,11 @@ impl fmt::Display for Target {
 fn strange(field: &str, item: &str) -> Option<&'static str> {
     let is_address = || item.trim().parse::<IpAddr>().is_ok() || network(item).is_some();
     match field {
-        "ipAddresses" if !is_address() => {
-            Some("is no address or network; write one such as 192.168.7.5 or 192.168.7.0/24")
-        }
+        "ipAddresses" if !is_address() => Some(
+            "is neither an address nor a network; write one such as 192.168.7.5 or 192.168.7.0/24",
+        ),
         "macAddresses" if !mac::is_spelled(&mac::spell(item)) => {
-            Some("is no hardware address; write one such as 00:11:22:aa:bb:cc")
+            Some("is not a hardware address; write one such as 00:11:22:aa:bb:cc")
         }
         "scopes" if item.contains('*') || !item.contains(':') => Some(
             "is compared with a scope as a whole; write one such as onvif://www.onvif.org/location/hall",
@@ -373,12 +373,12 @@ mod tests {
             (
                 "ipAddresses: {items: [10.0.0.1, 192.168.1.*]}",
                 "ipAddresses.items[1]",
-                "no address or network",
+                "neither an address",
             ),
             (
                 "macAddresses: {action: Exclude, items: ['00:11:22:33:44:GG']}",
                 "macAddresses.items[0]",
-                "no hardware address",
+                "not a hardware address",
             ),
             (
                 "scopes: {items: [Profile/Streaming]}",

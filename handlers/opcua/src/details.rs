@@ -144,11 +144,12 @@ impl Details {
     /// Returns a remark if `applicationNames` selects nothing.
     pub fn remarks(&self) -> Vec<Problem> {
         let names = self.application_names.iter();
-        let mut empty = names.filter(|names| names.action == "Include" && names.items.is_empty());
+        let empty = names.filter(|names| names.action == "Include" && names.items.is_empty());
         let what =
             "includes nothing, so that no server is a device; remove it, or write action: Exclude";
-        let remark = empty.next().map(|_| Problem::new("applicationNames", what));
-        remark.into_iter().collect()
+        empty
+            .map(|_| Problem::new("applicationNames", what))
+            .collect()
     }
 
     /// Returns the URLs to ask, each once, with their indices in the list.

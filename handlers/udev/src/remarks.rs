@@ -14,20 +14,20 @@ pub fn of_term(term: &Term) -> Option<String> {
     match term.field {
         Field::Kernel | Field::Kernels if value.starts_with("/dev/") => Some(node(value)),
         Field::Kernel | Field::Subsystem if is_regex(value) => Some(format!(
-            "{value:?} is a glob, as in udev, and no regular expression; write one without ^, $ and +, such as \"ttyUSB[0-9]*\""
+            "{value:?} is a glob as in udev, not a regular expression; write it without ^, $ and +, such as \"ttyUSB[0-9]*\""
         )),
         Field::Devpath if value.starts_with("/sys/") => {
             let path = value.strip_prefix("/sys").unwrap_or_default();
             Some(format!(
-                "{value:?} is no DEVPATH, which begins behind /sys; write {path:?}"
+                "{value:?} is not a DEVPATH, which is a path below /sys; write {path:?}"
             ))
         }
         Field::Devpath if value.starts_with("/dev/") => Some(format!(
-            "{value:?} is no DEVPATH, which is a path below /sys; write ENV{{DEVNAME}} for a node"
+            "{value:?} is not a DEVPATH, which is a path below /sys; write ENV{{DEVNAME}} for a node"
         )),
         Field::Env if key == "DEVNAME" && value.starts_with(|c: char| c.is_ascii_alphabetic()) => {
             Some(format!(
-                "{value:?} is no DEVNAME, which is a path; write \"/dev/{value}\""
+                "{value:?} is not a DEVNAME, which is a path; write \"/dev/{value}\""
             ))
         }
         Field::Attr | Field::Attrs if USB_IDS.contains(&key) => digits(key, value, true),
@@ -61,8 +61,9 @@ pub fn of_rule(rule: &[Term]) -> Option<String> {
 /// are probably meant as one.
 pub fn of_rules(rules: &[Rule]) -> Option<(usize, String)> {
     let is_attribute = |term: &Term| matches!(term.field, Field::Attr | Field::Attrs | Field::Env);
-    let mut lone = rules.iter().filter(|rule| rule.iter().all(is_attribute));
-    lone.next()?;
+    if !rules.iter().any(|rule| rule.iter().all(is_attribute)) {
+        return None;
+    }
     let wide = rules.iter().enumerate().find_map(|(index, rule)| {
         let [term] = rule.as_slice() else {
             return None;
@@ -82,10 +83,10 @@ fn node(path: &str) -> String {
     let name = path.strip_prefix("/dev/").unwrap_or_default();
     if name.contains('/') {
         format!(
-            "{path:?} is a path, and the name of a device has no folder; write ENV{{DEVNAME}} for a node, ENV{{DEVLINKS}} for a link to one"
+            "{path:?} is a path, but KERNEL is a name without folders; write ENV{{DEVNAME}} for a node, ENV{{DEVLINKS}} for a link to one"
         )
     } else {
-        format!("{path:?} is a path, and the name of a device has no folder; write {name:?}")
+        format!("{path:?} is a path, but KERNEL is a name without folders; write {name:?}")
     }
 }
 
@@ -131,8 +132,8 @@ mod tests {
         for (rule, words) in [
             (r#"KERNEL=="/dev/ttyUSB0""#, r#"write "ttyUSB0""#),
             (r#"KERNELS!="/dev/dri/card0""#, "ENV{DEVNAME} for a node"),
-            (r#"KERNEL=="^ttyUSB[0-9]*$""#, "no regular expression"),
-            (r#"KERNEL=="ttyUSB[0-9]+""#, "no regular expression"),
+            (r#"KERNEL=="^ttyUSB[0-9]*$""#, "not a regular expression"),
+            (r#"KERNEL=="ttyUSB[0-9]+""#, "not a regular expression"),
             (r#"DEVPATH=="/sys/devices/x""#, r#"write "/devices/x""#),
             (r#"DEVPATH=="/dev/ttyUSB0""#, "ENV{DEVNAME} for a node"),
             (r#"ENV{DEVNAME}=="ttyUSB0""#, r#"write "/dev/ttyUSB0""#),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use leafhost_cdi::class_problem;
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::Problem;
@@ -159,18 +160,14 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
 /// Returns the note on a Configuration whose devices no container runtime can name.
 fn not_for_cdi(found: &Document) -> Option<String> {
     let configuration = &found.configuration.key;
-    let name = configuration.name();
-    let is_class = name.len() > 1 && !name.starts_with(|first: char| first.is_ascii_digit());
+    class_problem(configuration.name())?;
     let configuration = configuration.clone();
-    (!is_class).then(|| {
-        let message = Problem::InvalidCdiClass { configuration }.to_string();
-        let line = found.line_of("metadata.name");
-        let note = SourceProblem {
-            line,
-            ..problem(&found.file, "", message)
-        };
-        note.to_string()
-    })
+    let message = Problem::InvalidCdiClass { configuration }.to_string();
+    let note = SourceProblem {
+        line: found.line_of("metadata.name"),
+        ..problem(&found.file, "", message)
+    };
+    Some(note.to_string())
 }
 
 /// Validates the details of a cluster's Configurations with the available handlers and returns the problems. Each
@@ -268,7 +265,7 @@ impl Plan {
         let handlers = path.join("handlers");
         let complete = handlers.is_dir();
         if !complete && !path.join("configurations").exists() && has_sources(path)? {
-            let message = "is no folder as for `agent --standalone`; check the folder above it, or name the files in it";
+            let message = "is not a folder for `agent --standalone`; check the folder above it, or name the files in it";
             let file = path.display().to_string();
             self.problems.push(problem(&file, "", message.to_owned()));
             return Ok(());

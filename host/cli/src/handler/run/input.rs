@@ -69,7 +69,7 @@ fn details(path: &Path) -> Result<String> {
     let has_line = |begin: &str| text.lines().any(|line| line.starts_with(begin));
     if has_line("apiVersion: akri.sh/") && has_line("kind: Configuration") {
         bail!(
-            "{} is a whole Configuration and not only its details; give the file with --configuration",
+            "{} is a whole Configuration, not only its details; give the file with --configuration",
             path.display()
         );
     }
