@@ -80,6 +80,18 @@ pub struct Report {
     pub call: CallStats,
 }
 
+impl Report {
+    /// Creates a report without explanations.
+    pub fn new(outcome: Outcome, call: CallStats) -> Self {
+        Self {
+            outcome,
+            explained: Vec::new(),
+            explained_dropped: 0,
+            call,
+        }
+    }
+}
+
 /// Cost of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

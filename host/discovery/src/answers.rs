@@ -3,12 +3,11 @@
 use leafhost_core::backoff;
 use leafhost_core::clock::later;
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::session::Outcome;
+use leafhost_core::session::{CallStats, Outcome, Report};
 
 use super::DiscoveryTask;
-use super::published::CallResult;
 use super::served::{AppliedReport, SourceSession};
-use super::session::{Answer, SessionId, SessionMessage};
+use super::session::{Answer, SessionId};
 use crate::devices::Budget;
 use crate::metrics::Call;
 
@@ -33,7 +32,7 @@ impl DiscoveryTask {
         let Answer {
             id,
             generation,
-            message,
+            mut report,
         } = answer;
         let (now, explanations) = (self.now(), self.explanations());
         let budget = self.budget();
@@ -46,52 +45,28 @@ impl DiscoveryTask {
             Some(session) if session.generation() == Some(generation) => session,
             _ => return,
         };
+        if let Outcome::Discovered(discovery) = &report.outcome
+            && let Err(why) = budget.admit(&session.devices, discovery, grace)
+        {
+            // `Unavailable` is not a fault: other handlers may have filled the budget.
+            report.outcome = Outcome::Unavailable(why);
+            session.refuse(now);
+        }
+        // Counted before `take`, which adds the earlier denials to an answer without changes.
+        let denied = report.call.denied.len();
         let AppliedReport {
             answered,
             differs,
             left_out,
-        } = match message {
-            SessionMessage::Report(mut report) => {
-                if let Outcome::Discovered(discovery) = &report.outcome
-                    && let Err(why) = budget.admit(&session.devices, discovery, grace)
-                {
-                    // `Unavailable` is not a fault: other handlers may have filled the budget.
-                    report.outcome = Outcome::Unavailable(why);
-                    session.refuse(now);
-                }
-                // Counted before `take`, which adds the earlier denials to an answer without changes.
-                let denied = report.call.denied.len();
-                let applied = session.take(source, *report, explanations, grace, now);
-                self.metrics.called(Call {
-                    handler: &id.handler.name,
-                    configuration: id.configuration.name(),
-                    seconds: session.view.call.wall.as_secs_f64(),
-                    late: session.view.call.late.as_secs_f64(),
-                    result: session.view.result,
-                    denied,
-                });
-                applied
-            }
-            SessionMessage::Refused(problems) => {
-                session.refused(source, problems, now);
-                AppliedReport {
-                    answered: true,
-                    ..AppliedReport::default()
-                }
-            }
-            SessionMessage::NotValidated { fault, took } => {
-                self.metrics.called(Call {
-                    handler: &id.handler.name,
-                    configuration: id.configuration.name(),
-                    seconds: took.as_secs_f64(),
-                    late: 0.0,
-                    result: CallResult::Faulted(fault.reason),
-                    denied: 0,
-                });
-                session.failed(source, &fault, now);
-                AppliedReport::default()
-            }
-        };
+        } = session.take(source, *report, explanations, grace, now);
+        self.metrics.called(Call {
+            handler: &id.handler.name,
+            configuration: id.configuration.name(),
+            seconds: session.view.call.wall.as_secs_f64(),
+            late: session.view.call.late.as_secs_f64(),
+            result: session.view.result,
+            denied,
+        });
         self.registry
             .called(&id.handler, &id.configuration, answered, now);
         let all_known = self.all_known;
@@ -111,11 +86,14 @@ impl DiscoveryTask {
         );
         tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
             "a session panicked; this is a bug");
-        if let Some(served) = self.served.get_mut(&id.configuration)
-            && let Some(session) = served.sessions.get_mut(&id.handler.source)
-        {
+        if let Some(served) = self.served.get_mut(&id.configuration) {
+            let grace = served.grace();
+            let Some(session) = served.sessions.get_mut(&id.handler.source) else {
+                return;
+            };
             session.running = None;
-            session.failed(&id.handler.source, &fault, now);
+            let report = Report::new(Outcome::Faulted(fault), CallStats::default());
+            session.take(&id.handler.source, report, 0, grace, now);
             let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
             session.restart = Some(later(now, backoff::wait(failures)));
             served.touched = true;

@@ -11,14 +11,11 @@ use leafhost_core::clock::later;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::DeviceKey;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
-use leafhost_core::fault::Fault;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
-use leafhost_core::session::{
-    CallStats, Devices, Discovery, Explanation, Opening, Outcome, Property, Report,
-};
+use leafhost_core::session::{Devices, Discovery, Explanation, Opening, Outcome, Property, Report};
 use tokio::sync::watch;
 
 use super::events::{self, Event};
@@ -448,40 +445,5 @@ impl SourceSession {
         taken.left_out = events::left_out(&self.view.left_out, &view.left_out);
         self.view = Arc::new(view);
         taken
-    }
-
-    /// Records that the handler rejects the details before any call.
-    pub fn refused(&mut self, source: &str, problems: Vec<FieldProblem>, now: Timestamp) {
-        self.invalid = problems;
-        self.fault = None;
-        self.view = Arc::new(SessionReport {
-            source: source.to_owned(),
-            last_call: Some(now),
-            call: CallStats {
-                events: vec!["validate"],
-                ..CallStats::default()
-            },
-            result: CallResult::InvalidDetails,
-            failures: self.view.failures + 1,
-            devices: self.devices.tracked().len(),
-            ..SessionReport::default()
-        });
-    }
-
-    /// Records that the task panicked, or that the handler could not be called.
-    pub fn failed(&mut self, source: &str, fault: &Fault, now: Timestamp) {
-        let message = fault.to_string();
-        self.view = Arc::new(SessionReport {
-            source: source.to_owned(),
-            last_call: Some(now),
-            result: CallResult::Faulted(fault.reason),
-            error: Some(message.clone()),
-            failures: self.view.failures + 1,
-            devices: self.devices.tracked().len(),
-            left_out: self.view.left_out.clone(),
-            left_out_dropped: self.view.left_out_dropped,
-            ..SessionReport::default()
-        });
-        self.fault = Some(message);
     }
 }

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::backoff;
-use leafhost_core::configuration::FieldProblem;
-use leafhost_core::fault::Fault;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::Handler;
-use leafhost_core::session::{Report, SessionSpec};
+use leafhost_core::session::{CallStats, Outcome, Report, SessionSpec};
 use leafhost_core::timeouts;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -38,17 +36,7 @@ pub(super) struct SessionCommand {
 pub(super) struct Answer {
     pub id: SessionId,
     pub generation: u64,
-    pub message: SessionMessage,
-}
-
-#[derive(Debug)]
-pub(super) enum SessionMessage {
-    /// A call ended.
-    Report(Box<Report>),
-    /// The handler rejects the details and is not called.
-    Refused(Vec<FieldProblem>),
-    /// The handler failed to validate the details.
-    NotValidated { fault: Fault, took: Duration },
+    pub report: Box<Report>,
 }
 
 /// Runs until the sender of orders is dropped.
@@ -71,30 +59,39 @@ pub(super) async fn run(
 
 /// Serves one order; returns when the receiver of answers is gone.
 async fn serve(id: &SessionId, order: &SessionCommand, answers: &mpsc::Sender<Answer>) {
-    let say = async |message| {
+    let say = async |report| {
         let answer = Answer {
             id: id.clone(),
             generation: order.generation,
-            message,
+            report: Box::new(report),
         };
         answers.send(answer).await.is_ok()
+    };
+    let validated = |outcome, wall| {
+        let call = CallStats {
+            events: vec!["validate"],
+            wall,
+            ..CallStats::default()
+        };
+        Report::new(outcome, call)
     };
     let mut failures = 0;
     loop {
         let started = Instant::now();
-        match order.handler.validate(&order.spec.details).await {
+        let result = order.handler.validate(&order.spec.details).await;
+        let took = started.elapsed();
+        match result {
             Ok(problems) if problems.is_empty() => break,
             Ok(problems) => {
                 // The details belong to this order: nothing can be done before the next one.
-                if say(SessionMessage::Refused(problems)).await {
+                if say(validated(Outcome::InvalidDetails(problems), took)).await {
                     answers.closed().await;
                 }
                 return;
             }
             Err(fault) => {
-                let took = started.elapsed();
                 failures += 1;
-                if !say(SessionMessage::NotValidated { fault, took }).await {
+                if !say(validated(Outcome::Faulted(fault), took)).await {
                     return;
                 }
                 tokio::time::sleep(rest(failures, took)).await;
@@ -104,7 +101,7 @@ async fn serve(id: &SessionId, order: &SessionCommand, answers: &mpsc::Sender<An
     let mut session = order.handler.open(order.spec.clone());
     loop {
         let report = session.next().await;
-        if !say(SessionMessage::Report(Box::new(report))).await {
+        if !say(report).await {
             return;
         }
     }

@@ -327,7 +327,7 @@ async fn an_answer_to_an_older_order_is_dropped() {
             },
         },
         generation,
-        message: session::SessionMessage::Report(Box::new(complete(&[local("1")]))),
+        report: Box::new(complete(&[local("1")])),
     };
     let devices = |task: &DiscoveryTask| {
         let session = &task.served[&key("a")].sessions["udev.wasm"];

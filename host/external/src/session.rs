@@ -409,14 +409,10 @@ enum End {
 }
 
 fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {
-    Report {
-        outcome,
-        explained: Vec::new(),
-        explained_dropped: 0,
-        call: CallStats {
-            events: vec![why],
-            wall,
-            ..CallStats::default()
-        },
-    }
+    let call = CallStats {
+        events: vec![why],
+        wall,
+        ..CallStats::default()
+    };
+    Report::new(outcome, call)
 }

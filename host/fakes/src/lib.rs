@@ -69,15 +69,11 @@ pub fn configuration_set(
 }
 
 pub fn report(outcome: Outcome) -> Report {
-    Report {
-        outcome,
-        explained: Vec::new(),
-        explained_dropped: 0,
-        call: CallStats {
-            wall: Duration::from_millis(300),
-            ..CallStats::default()
-        },
-    }
+    let call = CallStats {
+        wall: Duration::from_millis(300),
+        ..CallStats::default()
+    };
+    Report::new(outcome, call)
 }
 
 pub fn found(devices: Devices) -> Report {
