@@ -87,8 +87,6 @@ pub struct LoaderTask {
     /// Problem of the last write to the store.
     store_problem: Option<SourceProblem>,
     entries: BTreeMap<String, Entry>,
-    /// Jobs of accepted versions, which do not wait for new ones.
-    proven: VecDeque<Job>,
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
     /// Running loads, with the time they began.
@@ -120,7 +118,6 @@ impl LoaderTask {
             store_at: None,
             store_problem: None,
             entries: BTreeMap::new(),
-            proven: VecDeque::new(),
             queue: VecDeque::new(),
             running: JoinSet::new(),
             jobs: HashMap::new(),
@@ -267,15 +264,10 @@ impl LoaderTask {
             let fallback = accepted.filter(|_| !is_accepted);
             let fallback = fallback.map(|accepted| self.attempt(name, &accepted.version));
             if let Some((accepted, None)) = &fallback {
-                self.proven.push_back(job(&accepted.version, true));
+                self.queue.push_back(job(&accepted.version, true));
             }
-            let queue = if is_accepted {
-                &mut self.proven
-            } else {
-                &mut self.queue
-            };
             if error.is_none() {
-                queue.push_back(job(version, false));
+                self.queue.push_back(job(version, false));
             }
             // A version that is given up is not a fallback.
             let fallback = fallback.and_then(|(attempt, error)| {
@@ -411,15 +403,7 @@ impl LoaderTask {
             let accepted = entry.fallback.as_mut().map(|attempt| (attempt, true));
             for (attempt, fallback) in iter::once((&mut entry.newest, false)).chain(accepted) {
                 if attempt.is_due(now) {
-                    let accepted = self.accepted.get(name);
-                    let is_accepted =
-                        accepted.is_some_and(|accepted| accepted.version == attempt.version);
-                    let queue = if is_accepted {
-                        &mut self.proven
-                    } else {
-                        &mut self.queue
-                    };
-                    queue.push_back(Job {
+                    self.queue.push_back(Job {
                         name: name.clone(),
                         version: attempt.version.clone(),
                         fallback,
@@ -440,7 +424,7 @@ impl LoaderTask {
             .count();
         let most = (slow + AT_ONCE).min(MOST_AT_ONCE);
         while self.jobs.len() + next.len() < most
-            && let Some(job) = self.proven.pop_front().or_else(|| self.queue.pop_front())
+            && let Some(job) = self.next_job()
         {
             let entry = self.entries.get(&job.name);
             if !entry.is_some_and(|entry| entry.wants(&job)) {
@@ -450,7 +434,7 @@ impl LoaderTask {
             let mut others = running.chain(&next).peekable();
             let is_alone = |job: &Job| self.store.deaths(&job.version) > 0;
             if others.peek().is_some() && (is_alone(&job) || others.any(is_alone)) {
-                self.proven.push_front(job);
+                self.queue.push_front(job);
                 break;
             }
             next.push(job);
@@ -464,9 +448,19 @@ impl LoaderTask {
         }
     }
 
+    /// Removes the next job from the queue: the first of an accepted version, which does not wait for new ones, or else the first.
+    fn next_job(&mut self) -> Option<Job> {
+        let is_accepted = |job: &Job| {
+            let accepted = self.accepted.get(&job.name);
+            accepted.is_some_and(|accepted| accepted.version == job.version)
+        };
+        let place = self.queue.iter().position(is_accepted);
+        self.queue.remove(place.unwrap_or_default())
+    }
+
     /// Returns the time at which the next running load becomes slow, if jobs wait.
     fn next_slow(&self) -> Option<Instant> {
-        if self.proven.is_empty() && self.queue.is_empty() {
+        if self.queue.is_empty() {
             return None;
         }
         let now = Instant::now();
@@ -516,8 +510,8 @@ impl LoaderTask {
     }
 
     fn publish(&self) {
-        let queued = self.proven.iter().chain(&self.queue);
-        let jobs = queued.chain(self.jobs.values().map(|(job, _)| job));
+        let running = self.jobs.values().map(|(job, _)| job);
+        let jobs = self.queue.iter().chain(running);
         let waiting: BTreeSet<&str> = jobs.map(|job| job.name.as_str()).collect();
         let tried = |(name, entry): (&String, &Entry)| {
             entry.loaded.handler.is_some()
