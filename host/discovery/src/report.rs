@@ -10,7 +10,7 @@ use leafhost_core::problem::Problem;
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
 use super::served::ServedConfiguration;
-use super::sync::{is_gone, rank};
+use super::sync::rank;
 use crate::registry::{HandlerKey, Phase};
 
 impl DiscoveryTask {
@@ -149,7 +149,8 @@ impl DiscoveryTask {
             let (configuration, handler) = (key.clone(), handler.to_owned());
             let source_name = newcomer.source.clone();
             let first = served.first.clone().unwrap_or_default();
-            problems.push(if is_gone(&self.handler_set, &handler) {
+            let trusted = self.handler_set.trusted.get(&handler);
+            problems.push(if trusted.is_some_and(|trusted| !trusted.is_there) {
                 Problem::SourceNotOwner {
                     configuration,
                     handler,

@@ -110,8 +110,9 @@ impl DiscoveryTask {
         }
         served.configured = Arc::clone(configured);
         served.stale = true;
-        served.first = first_source(&self.handler_set, served.handler());
         let name = served.handler().to_owned();
+        let trusted = self.handler_set.trusted.get(&name);
+        served.first = trusted.map(|trusted| trusted.source.clone());
         for (source, session) in &mut served.sessions {
             let handler = HandlerKey::new(&name, source);
             if !self.serving.contains_key(&handler) || configured.properties.is_err() {
@@ -178,31 +179,12 @@ impl DiscoveryTask {
     }
 }
 
-/// Returns the trusted source of a handler: the first that was accepted, even if it is gone, unless another has inherited its place.
-fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
-    if let Some(trusted) = set.trusted.get(handler) {
-        return Some(trusted.source.clone());
-    }
-    let registered = set.sources.iter().filter_map(|(source, loaded)| {
-        let registration = loaded.registration.as_ref()?;
-        (registration.handler == handler).then_some((registration.number, source))
-    });
-    registered.min().map(|(_, source)| source.clone())
-}
-
-/// Returns true if the trusted source is gone and no other has inherited its place.
-pub(super) fn is_gone(set: &HandlerSet, handler: &str) -> bool {
-    let trusted = set.trusted.get(handler);
-    trusted.is_some_and(|trusted| !trusted.is_there)
-}
-
 /// Returns the rank of a source among the sources of its handler.
 pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> SourceRank {
     let loaded = set.sources.get(&key.source);
     let registration = loaded.and_then(|loaded| loaded.registration.as_ref());
-    let first = first_source(set, &key.name);
-    let is_gone = is_gone(set, &key.name);
-    let is_first = !is_gone && first.is_none_or(|first| first == key.source);
+    let trusted = set.trusted.get(&key.name);
+    let is_first = trusted.is_none_or(|first| first.is_there && first.source == key.source);
     SourceRank {
         is_secondary: !handler.is_named() && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),

@@ -3,9 +3,8 @@
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOuts;
-use leafhost_core::ports::{ConfiguredDiscovery, LoadError};
+use leafhost_core::ports::ConfiguredDiscovery;
 use leafhost_core::presence::Presence;
 use leafhost_core::session::{Devices, Discovery, Explanation, Outcome, Property, Report};
 use leafhost_fakes::{
@@ -14,7 +13,6 @@ use leafhost_fakes::{
 };
 
 use super::*;
-use crate::loader::LoadedSource;
 
 struct Bench {
     configurations: watch::Sender<Arc<ConfigurationSet>>,
@@ -94,28 +92,6 @@ fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
         .map(|((source, handler), number)| (*source, Some(*handler), number))
         .collect();
     registered(&sources)
-}
-
-/// Returns sources with their numbers of acceptance; sources without a handler belong to `udev` and are not loaded yet.
-fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<HandlerSet> {
-    let source = |(source, handler, number): &(&str, Option<&Arc<FakeHandler>>, u64)| {
-        let name = handler.map_or("udev", |handler| &handler.description().name);
-        let loaded = LoadedSource {
-            handler: handler.map(|handler| Arc::<FakeHandler>::clone(handler) as Arc<dyn Handler>),
-            error: None,
-            registration: Some(Registration {
-                handler: name.to_owned(),
-                number: *number,
-            }),
-            given_up: false,
-        };
-        ((*source).to_owned(), loaded)
-    };
-    Arc::new(HandlerSet {
-        complete: sources.iter().all(|(_, handler, _)| handler.is_some()),
-        sources: sources.iter().map(source).collect(),
-        ..HandlerSet::default()
-    })
 }
 
 impl Bench {

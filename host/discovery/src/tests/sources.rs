@@ -1,7 +1,38 @@
 //! Sources of handlers that come, go, change, and share a handler.
 
+use leafhost_core::handler::Registration;
+use leafhost_core::ports::LoadError;
+
 use super::*;
-use crate::loader::TrustedSource;
+use crate::loader::{LoadedSource, TrustedSource};
+
+/// Returns sources with their numbers of acceptance; sources without a handler belong to `udev` and are not loaded yet.
+pub(super) fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<HandlerSet> {
+    let mut set = HandlerSet {
+        complete: sources.iter().all(|(_, handler, _)| handler.is_some()),
+        ..HandlerSet::default()
+    };
+    let mut sources = sources.to_vec();
+    sources.sort_by_key(|(_, _, number)| *number);
+    for (source, handler, number) in sources {
+        let name = handler.map_or("udev", |handler| &handler.description().name);
+        let first = TrustedSource {
+            source: source.to_owned(),
+            is_there: true,
+        };
+        set.trusted.entry(name.to_owned()).or_insert(first);
+        let loaded = LoadedSource {
+            handler: handler.map(|handler| Arc::<FakeHandler>::clone(handler) as Arc<dyn Handler>),
+            registration: Some(Registration {
+                handler: name.to_owned(),
+                number,
+            }),
+            ..LoadedSource::default()
+        };
+        set.sources.insert(source.to_owned(), loaded);
+    }
+    Arc::new(set)
+}
 
 #[tokio::test(start_paused = true)]
 async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
@@ -158,6 +189,11 @@ async fn a_first_source_that_no_longer_loads_is_waited_for_five_minutes() {
         number: 0,
     });
     set.sources.insert(source, loaded);
+    let first = TrustedSource {
+        source: "udev.wasm".to_owned(),
+        is_there: true,
+    };
+    set.trusted.insert("udev".to_owned(), first);
     bench.handlers.send_replace(Arc::new(set));
     idle().await;
     newcomer.say("a", complete(&[shared("y")]));
