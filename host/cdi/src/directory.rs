@@ -71,17 +71,6 @@ pub enum Error {
     },
 }
 
-/// Effect of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// The file was created.
-    Created,
-    /// The file was replaced, because its content, mode or type differed.
-    Replaced,
-    /// The file already had this content; nothing was written.
-    Unchanged,
-}
-
 /// Users whose container runtimes read the specs, which contain the variables of workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
@@ -186,12 +175,13 @@ impl SpecDir {
             Err(error) => return Err(fail(error)),
         }
         let bytes = fs::read(&path).map_err(fail)?;
-        let spec = Spec::from_json(&bytes).ok();
-        Ok(spec.filter(|spec| spec.kind == format!("{}/{class}", self.vendor)))
+        let spec = serde_json::from_slice(&bytes).ok();
+        Ok(spec.filter(|spec: &Spec| spec.kind == format!("{}/{class}", self.vendor)))
     }
 
-    /// Writes the spec to its file. The file is complete and durable on return, and no reader ever sees a part of it.
-    pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
+    /// Writes the spec to its file. The file is complete and durable on return, and no reader ever sees a part of it. Returns false if the
+    /// file already had this content and mode, so that nothing was written.
+    pub fn write(&self, spec: &Spec) -> Result<bool, Error> {
         spec.validate()?;
         let (vendor, class) = spec.vendor_and_class()?;
         if vendor != self.vendor {
@@ -206,20 +196,15 @@ impl SpecDir {
                 length,
             });
         }
-        let written = match fs::symlink_metadata(&path) {
-            Ok(there) if there.is_file() => {
-                let has_mode = there.permissions().mode() & 0o777 == self.readers.mode();
-                if has_mode && holds(&path, spec) {
-                    return Ok(Written::Unchanged);
-                }
-                Written::Replaced
-            }
-            Ok(_) => Written::Replaced,
-            Err(_) => Written::Created,
-        };
+        let has_mode = fs::symlink_metadata(&path).is_ok_and(|there| {
+            there.is_file() && there.permissions().mode() & 0o777 == self.readers.mode()
+        });
+        if has_mode && holds(&path, spec) {
+            return Ok(false);
+        }
         self.create()?;
         self.replace(spec, &path)?;
-        Ok(written)
+        Ok(true)
     }
 
     /// Removes the file of a class. Returns true if it existed.

@@ -12,7 +12,7 @@ pub mod names;
 pub mod spec;
 pub mod version;
 
-pub use directory::{Error, Readers, SpecDir, SpecLock, Written};
+pub use directory::{Error, Readers, SpecDir, SpecLock};
 pub use names::{class_problem, device_name_problem, vendor_problem};
 pub use spec::{ContainerEdits, Device, DeviceNode, InvalidSpec, Mount, Spec};
 pub use version::minimum_version;

@@ -7,13 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::names::{class_problem, device_name_problem, vendor_problem};
 
 /// Spec of all devices of one kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Spec {
     /// Kind of the devices: `vendor/class`.
     pub kind: String,
     /// Devices of the kind, at least one.
     pub devices: Vec<Device>,
     /// Edits for containers with any of the devices.
+    #[serde(default, skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
 
