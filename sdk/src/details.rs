@@ -1,6 +1,7 @@
 //! Reads `discoveryDetails` and reports the fields that are wrong, missing or unknown.
 
 mod unknown;
+mod values;
 mod wording;
 
 use serde::de::DeserializeOwned;

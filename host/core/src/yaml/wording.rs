@@ -1,17 +1,10 @@
 //! Rewords the messages of the JSON and YAML readers for the author of the text. Pure.
 
-/// Words of Rust that no operator should read.
-const RUST: [&str; 9] = [
-    "struct",
-    "enum",
-    "variant",
-    "tuple",
-    "newtype",
-    "unit",
-    "Option",
-    "sequence",
-    "identifier",
-];
+use self::values::{wrong_length, wrong_type};
+
+// Shared with the SDK, which reads the details of handlers.
+#[path = "../../../../sdk/src/details/values.rs"]
+mod values;
 
 /// Returns the message of a JSON reader in the words of YAML.
 pub fn reworded(message: &str) -> String {
@@ -37,104 +30,21 @@ pub fn reworded(message: &str) -> String {
     let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) else {
         return message.to_owned();
     };
-    let quoted = found.strip_prefix("string ");
-    let shown = match found {
-        "map" => "a map",
-        "sequence" => "a list",
-        "null" | "unit value" | "Option value" => "empty",
-        "unit variant" => "a name without a value",
-        "newtype variant" | "tuple variant" | "struct variant" | "enum" => "a name with a value",
-        "newtype struct" | "byte array" => "of another type",
-        other => quoted.or_else(|| other.split('`').nth(1)).unwrap_or(other),
-    };
-    if let Some(kind) = numbers(expected, shown) {
-        let text = quoted.map(|quoted| quoted.trim_matches('"'));
-        if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
-            return format!("is \"{number}\"; write {number} without quotes");
-        }
-        return format!("is {shown}, must be {kind}");
-    }
-    if expected == "a boolean"
-        && let Some(word) = ["true", "false"]
-            .into_iter()
-            .find(|word| shown.trim_matches('"') == *word)
-    {
-        return format!("is \"{word}\"; write {word} without quotes");
-    }
-    let is_scalar = !matches!(shown, "a map" | "a list" | "empty");
     let expected = match expected {
-        "a string" | "a borrowed string" if is_scalar => "text; write it in quotes",
-        // A text with a colon and a space is read as a map.
-        "a string" | "a borrowed string" if shown == "a map" => {
-            "text; a text with ': ' must be in quotes"
-        }
-        "a string" | "a borrowed string" | "byte array" => "text",
-        "a character" => "one character",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        "unit" => "empty",
-        "option" => "a value or empty",
         "string or map" => "text or a map",
         "map with a single key" => "a map with one key",
-        "variant identifier" | "field identifier" => "a known name",
-        "newtype variant" | "tuple variant" | "struct variant" => "a name with a value",
         "IntOrString" => "a whole number or text",
         "Quantity" => "a quantity, such as \"500m\"",
         "Time" | "MicroTime" => "a time, such as \"2026-01-31T12:00:00Z\"",
-        other if other.starts_with("unit struct ") => "empty",
-        other if other.starts_with("enum ") => "a known name",
-        other
-            if ["tuple", "a tuple ", "an array "]
-                .iter()
-                .any(|begin| other.starts_with(begin)) =>
-        {
-            "a list"
-        }
-        other if other.starts_with("struct ") || is_type_name(other) => "a map",
-        other if has_rust(other) => "of another type",
+        other if is_type_name(other) => "a map",
         other => other,
     };
-    format!("is {shown}, must be {expected}")
+    wrong_type(found, expected)
 }
 
 /// Returns the name before the next backtick.
 fn first_name(rest: &str) -> &str {
     rest.split('`').next().unwrap_or_default()
-}
-
-/// Returns the wording for the number type `kind`, with its bounds if the number `found` is outside them; `None` for other types.
-fn numbers(kind: &str, found: &str) -> Option<String> {
-    let (least, most): (i128, i128) = match kind {
-        "i8" => (i8::MIN.into(), i8::MAX.into()),
-        "i16" => (i16::MIN.into(), i16::MAX.into()),
-        "i32" => (i32::MIN.into(), i32::MAX.into()),
-        "i64" | "isize" => (i64::MIN.into(), i64::MAX.into()),
-        "u8" => (0, u8::MAX.into()),
-        "u16" => (0, u16::MAX.into()),
-        "u32" => (0, u32::MAX.into()),
-        "u64" | "usize" => (0, u64::MAX.into()),
-        "f32" | "f64" => return Some("a number".to_owned()),
-        _ => return None,
-    };
-    let is_beyond = |number: i128| number > most || (least < 0 && number < least);
-    if found.parse::<i128>().is_ok_and(is_beyond) {
-        return Some(format!("a whole number from {least} to {most}"));
-    }
-    let from = if least == 0 { " from 0" } else { "" };
-    Some(format!("a whole number{from}"))
-}
-
-/// Returns the message for a list or map with the wrong number of items. `rest` is like `2, expected a tuple of size 3`.
-fn wrong_length(rest: &str) -> String {
-    let (length, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
-    let items = if length == "1" { "item" } else { "items" };
-    let number = expected.split(' ').find(|word| word.parse::<u64>().is_ok());
-    let must = match number {
-        Some(number) => number,
-        None if expected.starts_with("fewer") => "fewer",
-        None => "another number",
-    };
-    format!("has {length} {items}, must have {must}")
 }
 
 /// Returns true if the text looks like the name of a type, such as `Pod`: Kubernetes types state their names as expectations.
@@ -146,11 +56,6 @@ fn is_type_name(text: &str) -> bool {
         && text
             .chars()
             .all(|character| character.is_ascii_alphanumeric())
-}
-
-fn has_rust(text: &str) -> bool {
-    let mut words = text.split(|character: char| !character.is_ascii_alphanumeric());
-    words.any(|word| RUST.contains(&word))
 }
 
 /// Returns the message for a line with a Helm template; `None` for any other line.
