@@ -1,7 +1,7 @@
 //! Reads `discoveryDetails` and reports the fields that are wrong, missing or unknown.
 
+mod mistakes;
 mod unknown;
-mod values;
 mod wording;
 
 use serde::de::DeserializeOwned;

@@ -1,20 +1,8 @@
 //! Rewords parse errors in the details for the operator, without the terms of the YAML reader and of Rust.
 
-use super::values::{wrong_length, wrong_type};
+use super::mistakes::{COLON, without_terms, wrong_length, wrong_type};
 
-/// Terms of the YAML reader, each with its replacement. Longer terms come first.
-const WORDS: [(&str, &str); 9] = [
-    ("flow sequence", "list in brackets"),
-    ("block sequence", "list"),
-    ("flow mapping", "map in braces"),
-    ("block mapping", "map"),
-    ("block scalar", "text block"),
-    ("nested enum", "a name with a value inside of another"),
-    ("sequence", "list"),
-    ("mapping", "map"),
-    ("scalar", "text"),
-];
-/// Phrases that mark a message of the YAML reader in which [`WORDS`] must be replaced.
+/// Phrases that mark a message of the YAML reader whose terms must be replaced.
 const READER: [&str; 5] = [
     "while parsing a",
     "while scanning a",
@@ -22,9 +10,6 @@ const READER: [&str; 5] = [
     "for merging",
     "nested enum",
 ];
-/// Message for a colon where no field may begin.
-const COLON: &str =
-    "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
 /// Message for a line in which a space is missing.
 const NO_FIELD: &str =
     "has a line that is neither a field nor a list item; write a space after ':' and '-'";
@@ -66,11 +51,7 @@ pub fn reworded(message: &str) -> String {
     if !READER.iter().any(|words| message.contains(words)) {
         return message.to_owned();
     }
-    WORDS
-        .iter()
-        .fold(message.to_owned(), |text, (theirs, ours)| {
-            text.replace(*theirs, ours)
-        })
+    without_terms(message.to_owned())
 }
 
 /// Splits a position such as ` at line 1 column 2` off the end of a message.

@@ -1,10 +1,10 @@
 //! Rewords the messages of the JSON and YAML readers for the author of the text. Pure.
 
-use self::values::{wrong_length, wrong_type};
+use self::mistakes::{COLON, without_terms, wrong_length, wrong_type};
 
 // Shared with the SDK, which reads the details of handlers.
-#[path = "../../../../sdk/src/details/values.rs"]
-mod values;
+#[path = "../../../../sdk/src/details/mistakes.rs"]
+mod mistakes;
 
 /// Returns the message of a JSON reader in the words of YAML.
 pub fn reworded(message: &str) -> String {
@@ -71,26 +71,9 @@ pub const TOO_DEEP: &str = "is nested more than 32 deep; write it flatter";
 const TAB: &str = "has a tab; YAML indents with spaces";
 /// Message for a character that looks like a space.
 pub const NO_BREAK: &str = "has a no-break space, or another character that looks like a space, where YAML needs a space; replace it";
-/// Message for a colon where no field may begin.
-const COLON: &str =
-    "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
 /// Message for a quote within a text in quotes.
 const TRAILING: &str =
     "has text after the closing quote; write a quote within \"…\" as \\\", and within '…' as ''";
-/// Words of the YAML reader, each with ours. A phrase comes before the words that it contains.
-const WORDS: [(&str, &str); 10] = [
-    ("flow sequence", "list in brackets"),
-    ("block sequence", "list"),
-    ("escape sequence", "escape"),
-    ("flow mapping", "map in braces"),
-    ("block mapping", "map"),
-    ("block scalar", "text block"),
-    ("string scalar", "text"),
-    ("sequence", "list"),
-    ("mapping", "map"),
-    ("scalar", "text"),
-];
-
 /// Rewords a message of the YAML reader where ours is clearer.
 pub fn syntax(message: &str) -> String {
     match message {
@@ -98,11 +81,7 @@ pub fn syntax(message: &str) -> String {
         _ if message.contains(" tab") || message.starts_with("tab") => TAB.to_owned(),
         _ if message.contains("mapping values are not allowed") => COLON.to_owned(),
         _ if message.contains("trailing content after") => TRAILING.to_owned(),
-        _ => WORDS
-            .iter()
-            .fold(reworded(message), |text, (theirs, ours)| {
-                text.replace(*theirs, ours)
-            }),
+        _ => without_terms(reworded(message)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Words the mistakes of values for the author of a text. The agent's reader of YAML includes this file, so that both say the same. Pure.
+//! Words the mistakes of a text for its author. The agent's reader of YAML includes this file, so that both say the same. Pure.
 
 /// Words of Rust that no operator should read.
 const RUST: [&str; 9] = [
@@ -12,6 +12,31 @@ const RUST: [&str; 9] = [
     "sequence",
     "identifier",
 ];
+
+/// Terms of the YAML reader, each with its replacement. Longer terms come first.
+const WORDS: [(&str, &str); 11] = [
+    ("flow sequence", "list in brackets"),
+    ("block sequence", "list"),
+    ("escape sequence", "escape"),
+    ("flow mapping", "map in braces"),
+    ("block mapping", "map"),
+    ("block scalar", "text block"),
+    ("string scalar", "text"),
+    ("nested enum", "a name with a value inside of another"),
+    ("sequence", "list"),
+    ("mapping", "map"),
+    ("scalar", "text"),
+];
+/// Message for a colon where no field may begin.
+pub const COLON: &str =
+    "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
+
+/// Replaces the terms of the YAML reader in a message.
+pub fn without_terms(message: String) -> String {
+    WORDS
+        .iter()
+        .fold(message, |text, (theirs, ours)| text.replace(*theirs, ours))
+}
 
 /// Returns the message for a value of the wrong type or out of range.
 pub fn wrong_type(found: &str, expected: &str) -> String {
