@@ -14,11 +14,3 @@ pub(crate) fn causes<'a>(
 pub(crate) fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
-
-/// Copies an I/O error, so that the copy outlives the error that contains the original.
-pub(crate) fn owned(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => io::Error::new(error.kind(), error.to_string()),
-    }
-}

@@ -4,7 +4,6 @@
 //! work without it.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -27,12 +26,8 @@ const LARGEST_FILE: u64 = 64 << 20;
 
 /// Reason why the checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct CheckpointError {
-    what: String,
-    #[source]
-    source: Option<Box<dyn Error + Send + Sync>>,
-}
+#[error("{0}")]
+pub struct CheckpointError(String);
 
 /// Identity of a file at a path: the kubelet replaces its checkpoint, and never writes to the existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,14 +77,12 @@ impl From<&Metadata> for Stamp {
 /// packages, which no other program can compute for every version. It guards against partial files, which parsing detects.
 pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
     let name = path.display();
-    let unreadable = |error: io::Error| CheckpointError {
-        what: format!("cannot read the kubelet's checkpoint {name}"),
-        source: Some(error.into()),
+    let unreadable = |error: io::Error| {
+        CheckpointError(format!(
+            "cannot read the kubelet's checkpoint {name}: {error}"
+        ))
     };
-    let refused = |why: String| CheckpointError {
-        what: format!("the kubelet's checkpoint {name} {why}"),
-        source: None,
-    };
+    let refused = |why: String| CheckpointError(format!("the kubelet's checkpoint {name} {why}"));
     // Checked before opening: opening a pipe waits for its other end.
     let opened = fs::metadata(path).and_then(|metadata| {
         let is_file = metadata.is_file();
@@ -114,9 +107,10 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
         let most = LARGEST_FILE >> 20;
         return Err(refused(format!("is larger than {most} MiB: refused")));
     }
-    let written: Written = serde_json::from_slice(&text).map_err(|error| CheckpointError {
-        source: Some(error.into()),
-        ..refused("is not in the form kubelets from 1.20 to 1.37 write".to_owned())
+    let written: Written = serde_json::from_slice(&text).map_err(|error| {
+        refused(format!(
+            "is not in the form kubelets from 1.20 to 1.37 write: {error}"
+        ))
     })?;
     let entries = written.data.entries.unwrap_or_default();
     Ok(Some(Checkpoint {

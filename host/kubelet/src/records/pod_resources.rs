@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::{Listed, ListedHolder};
-use crate::causes::{causes, io_cause, owned};
+use crate::causes::{causes, io_cause};
 use crate::proto::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::proto::pod_resources::{ListPodResourcesRequest, ListPodResourcesResponse};
 
@@ -35,21 +35,9 @@ pub enum Error {
     /// Too many requests, by this or other clients.
     #[error("the kubelet at {} limits how often PodResources is asked; ask again in a second", .0.display())]
     Limited(PathBuf),
-    /// Any other reason.
-    #[error("{what}")]
-    Failed {
-        /// Reason for the operator.
-        what: String,
-        /// Error of the connection attempt.
-        #[source]
-        source: Option<io::Error>,
-    },
-}
-
-impl Error {
-    fn failed(what: String) -> Self {
-        Self::Failed { what, source: None }
-    }
+    /// Any other reason, for the operator.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Client of the kubelet's PodResources API, v1.
@@ -76,7 +64,7 @@ impl PodResources {
     /// The request makes the kubelet drop its records of pods that have ended.
     pub async fn list(&self) -> Result<Listed, Error> {
         let late = |_| {
-            Error::failed(format!(
+            Error::Failed(format!(
                 "the kubelet at {} did not answer PodResources within {} s: it may be overloaded",
                 self.socket.display(),
                 ANSWER_TIMEOUT.as_secs()
@@ -107,21 +95,14 @@ impl PodResources {
         if let Some(channel) = self.channel.get() {
             return Ok(channel.clone());
         }
-        let unreachable = |source| Error::Failed {
-            what: format!(
-                "cannot connect to PodResources at {}",
-                self.socket.display()
-            ),
-            source: Some(source),
+        let unreachable = |why: &str| {
+            let at = self.socket.display();
+            Error::Failed(format!("cannot connect to PodResources at {at}: {why}"))
         };
-        let path = self.socket.to_str().ok_or_else(|| {
-            unreachable(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the path is not UTF-8",
-            ))
-        })?;
+        let path = self.socket.to_str();
+        let path = path.ok_or_else(|| unreachable("the path is not UTF-8"))?;
         let endpoint = Endpoint::from_shared(format!("unix://{path}"))
-            .map_err(|error| unreachable(io::Error::other(error)))?;
+            .map_err(|error| unreachable(&error.to_string()))?;
         Ok(self.channel.get_or_init(|| endpoint.connect_lazy()).clone())
     }
 
@@ -136,7 +117,7 @@ impl PodResources {
             (claims, "claims", MOST_CLAIMS),
         ] {
             if count > most {
-                return Err(Error::failed(format!(
+                return Err(Error::Failed(format!(
                     "the kubelet at {} listed {count} {what}; at most {most} are accepted",
                     self.socket.display()
                 )));
@@ -186,9 +167,9 @@ fn is_broken(status: &Status) -> bool {
 }
 
 /// Returns the I/O error of the attempt to connect.
-fn connect_error(status: &Status) -> Option<io::Error> {
+fn connect_error(status: &Status) -> Option<&io::Error> {
     let connecting = causes(status).find(|cause| cause.is::<tonic::ConnectError>())?;
-    io_cause(connecting).map(owned)
+    io_cause(connecting)
 }
 
 fn refusal(socket: &Path, status: &Status) -> Error {
@@ -203,17 +184,16 @@ fn refusal(socket: &Path, status: &Status) -> Error {
             }
             _ => format!("cannot connect to PodResources at {at}"),
         };
-        let source = Some(source);
-        return Error::Failed { what, source };
+        return Error::Failed(format!("{what}: {source}"));
     }
     match status.code() {
-        Code::Unimplemented => Error::failed(format!(
+        Code::Unimplemented => Error::Failed(format!(
             "the kubelet at {at} serves no v1.PodResourcesLister: it must be 1.28 or newer"
         )),
         Code::ResourceExhausted => Error::Limited(socket.to_owned()),
         code => {
             let said: String = status.message().chars().take(512).collect();
-            Error::failed(format!(
+            Error::Failed(format!(
                 "the kubelet at {at} refused PodResources List: {code:?}: {said}"
             ))
         }

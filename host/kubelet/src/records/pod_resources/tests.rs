@@ -202,7 +202,7 @@ async fn a_socket_nobody_listens_on_is_not_there() {
     let error = PodResources::new(socket).list().await.unwrap_err();
     assert!(
         says(&error, "cannot reach PodResources at ")
-            && matches!(&error, Error::Failed { source: Some(source), .. } if source.kind() == io::ErrorKind::ConnectionRefused),
+            && error.to_string().contains("Connection refused"),
         "{error:?}"
     );
 }
@@ -225,7 +225,7 @@ fn a_socket_that_is_not_for_us_asks_for_root() {
     let error = refusal(Path::new("/s"), &denied);
     assert_eq!(
         error.to_string(),
-        "cannot open the PodResources socket /s; run as root"
+        "cannot open the PodResources socket /s; run as root: Permission denied (os error 13)"
     );
 }
 
