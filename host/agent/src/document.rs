@@ -333,10 +333,11 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
     let folder: Vec<Problem> = (plugins.problems.iter().cloned())
         .map(|error| Problem::KubeletUnavailable { error })
         .collect();
+    let is_missing = |problem: &Problem| matches!(problem, Problem::KubeletSocketMissing { .. });
     KubeletView {
         dir: board.root.display().to_string(),
         present: plugins.kubelet.is_some(),
-        socket_missing: plugins.kubelet.is_none() && slots.socket_missing,
+        socket_missing: plugins.kubelet.is_none() && slots.problems.iter().any(is_missing),
         resources: resources.collect(),
         slots: taken.collect(),
         problems: folder

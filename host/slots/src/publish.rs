@@ -127,7 +127,6 @@ impl SlotTask {
         let report = SlotReport {
             is_known: true,
             slots,
-            socket_missing: self.record_reads.is_socket_missing,
             problems: problems.into_iter().collect(),
             refusals: self.published.refusals.views(),
         };

@@ -40,8 +40,6 @@ pub(super) struct RecordReads {
     unanswered: u32,
     /// Problems of the last snapshot.
     pub problems: Vec<Problem>,
-    /// True if a kubelet runs without a registration socket.
-    pub is_socket_missing: bool,
 }
 
 impl RecordReads {
@@ -55,7 +53,6 @@ impl RecordReads {
             ready: Some(Instant::now() + FIRST_READ),
             unanswered: 0,
             problems: Vec::new(),
-            is_socket_missing: false,
         }
     }
 
@@ -69,7 +66,7 @@ impl RecordReads {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Records the problems of a snapshot, and the presence of an answer and of the registration socket.
+    /// Records the problems of a snapshot, and the presence of an answer.
     fn take_in(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.problems.contains(problem) {
@@ -77,7 +74,6 @@ impl RecordReads {
             }
         }
         self.problems.clone_from(&snapshot.problems);
-        self.is_socket_missing = snapshot.is_socket_missing();
         if snapshot.is_answer() {
             self.ready = None;
             self.unanswered = 0;

@@ -14,8 +14,6 @@ pub struct SlotReport {
     pub is_known: bool,
     /// Slots that this node has.
     pub slots: Vec<SlotView>,
-    /// True if a kubelet runs without a registration socket.
-    pub socket_missing: bool,
     /// Problems that keep devices from being offered or slots from being released, with the remedy.
     pub problems: Vec<Problem>,
     /// Refusals by resource since its last granted allocation; they expire after some time.
