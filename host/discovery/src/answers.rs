@@ -9,7 +9,6 @@ use super::DiscoveryTask;
 use super::served::{AppliedReport, SourceSession};
 use super::session::{Answer, SessionId};
 use crate::devices::Budget;
-use crate::metrics::Call;
 
 /// Maximum number of bytes of explanations kept for all sessions.
 const EXPLANATIONS: usize = 16 << 20;
@@ -59,14 +58,9 @@ impl DiscoveryTask {
             differs,
             left_out,
         } = session.take(source, *report, explanations, grace, now);
-        self.metrics.called(Call {
-            handler: &id.handler.name,
-            configuration: id.configuration.name(),
-            seconds: session.view.call.wall.as_secs_f64(),
-            late: session.view.call.late.as_secs_f64(),
-            result: session.view.result,
-            denied,
-        });
+        let (name, configuration) = (&id.handler.name, id.configuration.name());
+        self.metrics
+            .called(name, configuration, &session.view, denied);
         self.registry
             .called(&id.handler, &id.configuration, answered, now);
         let all_known = self.all_known;

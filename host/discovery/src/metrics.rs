@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
 
-use crate::published::CallResult;
+use crate::published::{CallResult, SessionReport};
 
 /// Akri's buckets, in seconds.
 const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
@@ -80,32 +80,41 @@ impl Metrics {
         }
     }
 
-    /// Counts a call.
-    pub(crate) fn called(&self, call: Call<'_>) {
-        let handler = labels([("handler", call.handler)]);
+    /// Counts a call, in which `denied` uses of capabilities were denied.
+    pub(crate) fn called(
+        &self,
+        name: &str,
+        configuration: &str,
+        session: &SessionReport,
+        denied: usize,
+    ) {
+        let handler = labels([("handler", name)]);
+        let seconds = session.call.wall.as_secs_f64();
         self.calls.get_or_create(&handler).0.inc();
-        self.call_time.get_or_create(&handler).observe(call.seconds);
-        self.call_late.get_or_create(&handler).observe(call.late);
+        self.call_time.get_or_create(&handler).observe(seconds);
+        self.call_late
+            .get_or_create(&handler)
+            .observe(session.call.late.as_secs_f64());
         self.response_time
-            .get_or_create(&labels([("configuration", call.configuration)]))
-            .observe(call.seconds);
+            .get_or_create(&labels([("configuration", configuration)]))
+            .observe(seconds);
         let [success, partial, fail] = RESULTS;
-        let result = match call.result {
+        let result = match session.result {
             CallResult::Ok => success,
             CallResult::Partial => partial,
             _ => fail,
         };
-        let pairs = [("discovery_handler_name", call.handler), ("result", result)];
+        let pairs = [("discovery_handler_name", name), ("result", result)];
         count(&self.response_result, pairs);
-        if let CallResult::Faulted(reason) = call.result {
-            let pairs = [("handler", call.handler), ("reason", reason.label())];
+        if let CallResult::Faulted(reason) = session.result {
+            let pairs = [("handler", name), ("reason", reason.label())];
             count(&self.faults, pairs);
         }
-        if call.denied > 0 {
+        if denied > 0 {
             self.denied
                 .get_or_create(&handler)
                 .0
-                .inc_by(u64::try_from(call.denied).unwrap_or(u64::MAX));
+                .inc_by(u64::try_from(denied).unwrap_or(u64::MAX));
         }
     }
 
@@ -168,18 +177,6 @@ fn health(view: &DeviceView) -> &'static str {
             Health::Unknown => "unknown",
         },
     }
-}
-
-/// Facts about a call to count.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Call<'a> {
-    pub handler: &'a str,
-    pub configuration: &'a str,
-    pub seconds: f64,
-    /// Seconds from the time the call was due to its start.
-    pub late: f64,
-    pub result: CallResult,
-    pub denied: usize,
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Names, labels and buckets.
 
+use std::time::Duration;
+
+use leafhost_core::session::CallStats;
+
 use super::*;
 
 struct Bench {
@@ -26,14 +30,16 @@ fn lines(bench: &Bench, start: &str) -> Vec<String> {
 }
 
 fn called(bench: &Bench, result: CallResult) {
-    bench.metrics.called(Call {
-        handler: "udev",
-        configuration: "video",
-        seconds: 0.3,
-        late: 0.03,
+    let session = SessionReport {
+        call: CallStats {
+            wall: Duration::from_millis(300),
+            late: Duration::from_millis(30),
+            ..CallStats::default()
+        },
         result,
-        denied: 2,
-    });
+        ..SessionReport::default()
+    };
+    bench.metrics.called("udev", "video", &session, 2);
 }
 
 #[test]
