@@ -1,6 +1,6 @@
 //! Starts and ends the tasks of all resources as the offers change, and publishes the report.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -142,7 +142,6 @@ impl DevicePluginsTask {
             over: over.clone(),
             known: BTreeMap::new(),
             tasks: JoinSet::new(),
-            taken: BTreeSet::new(),
         };
         let follow = plugins.follow_offers(self.offers);
         let broken = |task| move |error| Error::Broken(task, error);
@@ -193,8 +192,6 @@ struct Plugins {
     over: CancellationToken,
     known: BTreeMap<ResourceName, Known>,
     tasks: JoinSet<ResourceName>,
-    /// Socket names in use.
-    taken: BTreeSet<String>,
 }
 
 impl Plugins {
@@ -245,17 +242,19 @@ impl Plugins {
 
     fn add(&mut self, name: &ResourceName) {
         let config = &self.shared.config;
+        let mut resources = locked(&self.resources);
         let socket = sockets::name(&config.folder, &config.prefix, name, |name| {
-            self.taken.contains(name)
+            let mut others = resources.values();
+            others.any(|offered| offered.report().socket == name)
         });
-        self.taken.insert(socket.clone());
         let offered = Arc::new(Offered::new(
             name.clone(),
             socket,
             &config.times,
             Arc::clone(&self.reports),
         ));
-        locked(&self.resources).insert(name.clone(), Arc::clone(&offered));
+        resources.insert(name.clone(), Arc::clone(&offered));
+        drop(resources);
         self.reports.notify_one();
         let known = Known {
             endpoint: Endpoint::new(offered, Arc::clone(&self.shared)),
@@ -301,9 +300,7 @@ impl Plugins {
             }
             let over = known.endpoint.offered.over(now);
             if over.is_some_and(|over| over <= now) {
-                if let Some(offered) = locked(&self.resources).remove(name) {
-                    self.taken.remove(&offered.report().socket);
-                }
+                locked(&self.resources).remove(name);
                 self.reports.notify_one();
                 return false;
             }

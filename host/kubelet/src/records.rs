@@ -36,7 +36,7 @@ pub struct ListedHolder {
 }
 
 /// Checkpoint of the kubelet. It is written at every allocation and at every list that a plugin sends, so it may lag behind.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Entries of the checkpoint.
     pub entries: Vec<CheckpointEntry>,

@@ -40,16 +40,6 @@ pub struct Stamp {
     pub modified: SystemTime,
 }
 
-/// Stamp that stands for a missing file.
-impl Default for Stamp {
-    fn default() -> Self {
-        Self {
-            inode: 0,
-            modified: SystemTime::UNIX_EPOCH,
-        }
-    }
-}
-
 impl Stamp {
     /// Returns the stamp of the file at `path`; `None` if it does not exist. The content is not read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
