@@ -15,7 +15,7 @@ use leafhost_core::names::ConfigurationKey;
 
 use crate::devices::Grace;
 
-/// Maximum number of log lines of a Configuration in each [`WINDOW`]; one more line counts the rest.
+/// Maximum number of log lines of a Configuration in each [`WINDOW`]; one more line says that there are others.
 const LINES: usize = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -123,57 +123,44 @@ pub(super) fn left_out(old: &[LeftOut], new: &[LeftOut]) -> Vec<Event> {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Option<Timestamp>,
-    written: usize,
-    /// Number of events in this window that were not written.
-    more: usize,
+    /// Number of events in this window, written or not.
+    events: usize,
 }
 
 impl Log {
     /// Writes the events that the limit admits.
-    pub fn write(&mut self, configuration: &ConfigurationKey, events: Vec<Event>, now: Timestamp) {
-        self.flush(configuration, now);
-        for Event { what, device, why } in self.admit(events, now) {
+    pub fn write(
+        &mut self,
+        configuration: &ConfigurationKey,
+        mut events: Vec<Event>,
+        now: Timestamp,
+    ) {
+        let is_over = self.admit(&mut events, now);
+        for Event { what, device, why } in events {
             tracing::info!(%configuration, device, why, "{what}");
         }
+        if is_over {
+            let seconds = WINDOW.as_secs();
+            tracing::info!(%configuration, seconds, "further events of devices are not logged in this time; see the status");
+        }
     }
 
-    /// Returns the events to write, and counts the others.
-    fn admit(&mut self, mut events: Vec<Event>, now: Timestamp) -> Vec<Event> {
-        if !events.is_empty() && self.end().is_none_or(|end| end <= now) {
+    /// Keeps the events to write; returns true if the limit of the window is exceeded for the first time.
+    fn admit(&mut self, events: &mut Vec<Event>, now: Timestamp) -> bool {
+        if events.is_empty() {
+            return false;
+        }
+        if self.since.is_none_or(|since| later(since, WINDOW) <= now) {
             *self = Self {
                 since: Some(now),
-                ..Self::default()
+                events: 0,
             };
         }
-        let room = LINES.saturating_sub(self.written);
-        self.more += events.len().saturating_sub(room);
+        let room = LINES.saturating_sub(self.events);
+        let was_over = self.events > LINES;
+        self.events = self.events.saturating_add(events.len());
         events.truncate(room);
-        self.written += events.len();
-        events
-    }
-
-    fn end(&self) -> Option<Timestamp> {
-        Some(later(self.since?, WINDOW))
-    }
-
-    /// Returns the time at which [`Self::flush`] has something to write.
-    pub fn due(&self) -> Option<Timestamp> {
-        self.end().filter(|_| self.more > 0)
-    }
-
-    /// Writes the number of omitted events once the window has ended.
-    pub fn flush(&mut self, configuration: &ConfigurationKey, now: Timestamp) {
-        if self.due().is_some_and(|due| due <= now) {
-            self.close(configuration);
-        }
-    }
-
-    /// Writes the number of omitted events without waiting for the end of the window.
-    pub fn close(&mut self, configuration: &ConfigurationKey) {
-        let more = std::mem::take(&mut self.more);
-        if more > 0 {
-            tracing::info!(%configuration, events = more, "further events of devices are not logged; see the status");
-        }
+        self.events > LINES && !was_over
     }
 }
 
@@ -307,26 +294,22 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_events_are_twenty_lines_and_a_number() {
+    fn ten_thousand_events_are_twenty_lines_and_a_remark() {
         let event = Event {
             what: "device arrived",
             device: "d".to_owned(),
             why: String::new(),
         };
         let mut log = Log::default();
-        let admitted = |log: &mut Log, number, second| {
-            log.admit(vec![event.clone(); number], at(second)).len()
+        let mut admitted = |number, second| {
+            let mut events = vec![event.clone(); number];
+            let is_over = log.admit(&mut events, at(second));
+            (events.len(), is_over)
         };
-        assert_eq!(admitted(&mut log, 1, 0), 1);
-        assert_eq!(log.due(), None);
-        assert_eq!(admitted(&mut log, 10_000, 1), 19);
-        assert_eq!(admitted(&mut log, 10_000, 9), 0);
-        assert_eq!((log.more, log.due()), (19_981, Some(at(10))));
-        let key = ConfigurationKey::new("default", "a").unwrap();
-        log.flush(&key, at(9));
-        assert_eq!(log.more, 19_981);
-        log.flush(&key, at(10));
-        assert_eq!((log.more, log.due()), (0, None));
-        assert_eq!(admitted(&mut log, 21, 10), 20);
+        assert_eq!(admitted(1, 0), (1, false));
+        assert_eq!(admitted(10_000, 1), (19, true));
+        assert_eq!(admitted(10_000, 9), (0, false));
+        assert_eq!(admitted(20, 10), (20, false));
+        assert_eq!(admitted(1, 11), (0, true));
     }
 }

@@ -205,13 +205,11 @@ impl ServedConfiguration {
             .chain(restarts)
             .chain(unseen)
             .chain(waiting)
-            .chain(self.log.due())
             .min()
     }
 
     /// Returns the devices to publish; the same `Arc` as last time if nothing has changed.
     pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
-        self.log.flush(&self.configured.configuration.key, now);
         if let Some(published) = &self.published
             && !self.stale
             && !self.touched
@@ -292,7 +290,6 @@ impl ServedConfiguration {
         let none = BTreeMap::new();
         let events = events::changes(&old.devices, &none, self.grace(), now, gone);
         self.log(events, now);
-        self.log.close(&old.configured.configuration.key);
     }
 
     /// Returns the state of absent devices before the sessions have reported everything: those that were published before are gone.
