@@ -160,14 +160,10 @@ impl LoaderTask {
                 Some(ended) = self.running.join_next_with_id() => {
                     let (id, result) = match ended {
                         Ok((id, result)) => (id, Some(result)),
-                        Err(error) if error.is_cancelled() => (error.id(), None),
-                        Err(error) => {
-                            let job = self.jobs.get(&error.id());
-                            let name = job.map_or("", |(job, _)| &job.name);
-                            (error.id(), Some(Err(broken(name))))
-                        }
+                        Err(error) => (error.id(), None),
                     };
-                    if let (Some((job, _)), Some(result)) = (self.jobs.remove(&id), result) {
+                    if let Some((job, _)) = self.jobs.remove(&id) {
+                        let result = result.unwrap_or_else(|| Err(broken(&job.name)));
                         self.loaded(job, result);
                     }
                 }
