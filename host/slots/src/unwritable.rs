@@ -178,21 +178,13 @@ impl Unwritable {
             }
             // Delays other attempts until this one has ended.
             store.next = now + LONGEST;
-            let there: Vec<_> = own.filter(|key| set.instances.contains_key(*key)).collect();
-            let sound = there.iter().copied();
-            let sound: Vec<_> = sound
-                .filter(|key| !self.instances.contains_key(*key))
-                .collect();
-            let turn = usize::try_from(store.failures).unwrap_or_default();
-            let turn = turn.checked_rem(sound.len()).unwrap_or_default();
-            // Tries the Instance that showed the failure, unless it fails alone; otherwise a different one each time.
-            let retries_same =
-                set.instances.contains_key(failed_key) && !self.instances.contains_key(failed_key);
-            let next = retries_same
-                .then_some(&*failed_key)
-                .or_else(|| sound.get(turn).copied())
-                .or_else(|| there.first().copied());
-            match next {
+            let own: Vec<_> = own.filter(|key| set.instances.contains_key(*key)).collect();
+            // Tries the Instance that showed the failure, or else one of its own; those that fail alone come last.
+            let failed = set.instances.contains_key(failed_key);
+            let failed = failed.then_some(&*failed_key).into_iter();
+            let mut sound = failed.chain(own.iter().copied());
+            let next = sound.find(|key| !self.instances.contains_key(*key));
+            match next.or_else(|| own.first().copied()) {
                 Some(key) => tried.push(key.clone()),
                 // No Instance is left to claim.
                 None => self.store = None,
