@@ -71,7 +71,7 @@ fn outgoing(
         Scheme::Http
     };
     outgoing
-        .set_method(&method(&request.method))
+        .set_method(&Method::Other(request.method.clone()))
         .map_err(|()| refused("the method"))?;
     outgoing
         .set_scheme(Some(&scheme))
@@ -88,19 +88,6 @@ fn outgoing(
         Some(outgoing.body().map_err(|()| refused("the body"))?)
     };
     Ok((outgoing, body))
-}
-
-fn method(name: &str) -> Method {
-    match name {
-        "GET" => Method::Get,
-        "HEAD" => Method::Head,
-        "POST" => Method::Post,
-        "PUT" => Method::Put,
-        "DELETE" => Method::Delete,
-        "OPTIONS" => Method::Options,
-        "PATCH" => Method::Patch,
-        other => Method::Other(other.to_owned()),
-    }
 }
 
 /// Writes the body. An error shows up in the response.
