@@ -73,20 +73,12 @@ impl FakeHost {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct TcpStream {
     state: Rc<State>,
-    session: Option<Session>,
+    session: Option<Closure<Session>>,
     incoming: VecDeque<(Duration, Vec<u8>)>,
     closes: Option<Duration>,
-}
-
-impl std::fmt::Debug for TcpStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TcpStream")
-            .field("incoming", &self.incoming)
-            .field("closes", &self.closes)
-            .finish_non_exhaustive()
-    }
 }
 
 impl State {
@@ -136,7 +128,7 @@ impl TcpStream {
                 }
             }
             Some((_, Server::Accepts(accept))) => {
-                stream.session = Some((accept.0)());
+                stream.session = Some(Closure((accept.0)()));
                 stream.react(&[]);
             }
         }
@@ -147,7 +139,7 @@ impl TcpStream {
         let Some(session) = &mut self.session else {
             return;
         };
-        let reaction = session(bytes);
+        let reaction = (session.0)(bytes);
         let before = self.incoming.back().map(|(at, _)| *at);
         let at = self.state.clock.now().saturating_add(reaction.after);
         let at = at.max(before.unwrap_or_default());
