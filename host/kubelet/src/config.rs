@@ -45,14 +45,8 @@ pub struct Times {
     pub quiet: Duration,
     /// First pause after a failure; it doubles. Short, because a starting kubelet creates its socket just before it listens on it. Default: 10 ms.
     pub backoff: Duration,
-    /// Longest pause after the kubelet refused. Default: 5 min.
-    pub backoff_refused: Duration,
-    /// Longest pause after any other failure. Default: 30 s.
+    /// Longest pause after a failure other than a refusal. Default: 30 s.
     pub backoff_other: Duration,
-    /// Time that the end of a session waits for open connections to send pending answers and close. Default: 1 s.
-    pub drain: Duration,
-    /// Minimum time between two reports. Default: 100 ms.
-    pub report: Duration,
 }
 
 impl Default for Times {
@@ -65,10 +59,7 @@ impl Default for Times {
             list: Duration::from_secs(10),
             quiet: Duration::from_secs(1),
             backoff: Duration::from_millis(10),
-            backoff_refused: Duration::from_mins(5),
             backoff_other: Duration::from_secs(30),
-            drain: Duration::from_secs(1),
-            report: Duration::from_millis(100),
         }
     }
 }

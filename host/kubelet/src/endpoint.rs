@@ -21,6 +21,9 @@ use crate::session::{Followed, Session};
 use crate::sockets;
 use crate::{Allocator, KubeletRun, State};
 
+/// Longest pause after the kubelet refused.
+const BACKOFF_REFUSED: Duration = Duration::from_mins(5);
+
 /// State shared by all resources.
 pub(crate) struct Shared {
     pub config: PluginConfig,
@@ -125,12 +128,9 @@ impl Endpoint {
                 Attempt::Failed(Error::Other(problem)) => {
                     (State::Failed, problem, Duration::ZERO, times.backoff_other)
                 }
-                Attempt::Failed(Error::Refused(problem)) => (
-                    State::Failed,
-                    problem,
-                    Duration::ZERO,
-                    times.backoff_refused,
-                ),
+                Attempt::Failed(Error::Refused(problem)) => {
+                    (State::Failed, problem, Duration::ZERO, BACKOFF_REFUSED)
+                }
             };
             let wait = backoff.wait(least, longest);
             let is_reported = self.offered.report().problem.as_ref() == Some(&problem);
@@ -257,7 +257,7 @@ impl Endpoint {
     async fn end(&self, serving: Serving, kubelet: KubeletRun) {
         let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
-        serving.end(self.shared.config.times.drain).await;
+        serving.end().await;
         if !is_known {
             return;
         }

@@ -17,6 +17,9 @@ use crate::offered::{Offered, locked, publish, until};
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
 
+/// Minimum time between two reports.
+const SPACING: Duration = Duration::from_millis(100);
+
 /// Reason why devices are no longer offered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -131,7 +134,6 @@ impl DevicePluginsTask {
             folder_state.subscribe(),
             Arc::clone(&reports),
             self.report,
-            shared.config.times.report,
         ));
         let allocate = shared.config.times.allocate;
         let mut plugins = Plugins {
@@ -322,13 +324,12 @@ impl Plugins {
     }
 }
 
-/// Publishes the report after each change, at most once in `spacing`.
+/// Publishes the report after each change, at most once in [`SPACING`].
 async fn keep_report(
     resources: Resources,
     mut folder_state: watch::Receiver<Arc<FolderState>>,
     reports: Arc<Notify>,
     report: watch::Sender<Arc<Report>>,
-    spacing: Duration,
 ) {
     loop {
         let folder = Arc::clone(&folder_state.borrow_and_update());
@@ -342,7 +343,7 @@ async fn keep_report(
             resources,
         };
         publish(&report, Arc::new(current));
-        tokio::time::sleep(spacing).await;
+        tokio::time::sleep(SPACING).await;
         tokio::select! {
             () = reports.notified() => {}
             changed = folder_state.changed() => if changed.is_err() {

@@ -21,6 +21,8 @@ use crate::sockets::Socket;
 pub(crate) const MAX_LIST: usize = 4 << 20;
 /// Maximum number of concurrent calls. The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
+/// Time limit for open connections to send pending answers and close at the end of a session.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Running server of a resource.
 pub(crate) struct Serving {
@@ -51,10 +53,10 @@ impl Serving {
         }
     }
 
-    /// Ends all streams and connections, and removes the socket. Pending answers are sent first, within `drain`.
-    pub async fn end(mut self, drain: Duration) {
+    /// Ends all streams and connections, and removes the socket. Pending answers are sent first, within [`DRAIN`].
+    pub async fn end(mut self) {
         self.session.end.cancel();
-        if tokio::time::timeout(drain, &mut self.server).await.is_err() {
+        if tokio::time::timeout(DRAIN, &mut self.server).await.is_err() {
             self.server.abort();
             tracing::warn!(socket = ?self.socket, "a client of a device-plugin socket does not close its connection");
         }
