@@ -11,28 +11,21 @@ use super::report::RefusalView;
 /// Time for which a refusal is shown, unless the resource is allocated before.
 const SHOWN: Duration = Duration::from_mins(10);
 
-/// Last refusals by resource.
+/// Last refusals by resource, each with the time until which it is shown.
 #[derive(Debug, Default)]
-pub struct Refusals(BTreeMap<String, Refused>);
-
-#[derive(Debug)]
-struct Refused {
-    view: RefusalView,
-    until: Instant,
-}
+pub struct Refusals(BTreeMap<String, (RefusalView, Instant)>);
 
 impl Refusals {
     /// Adds a refused allocation.
     pub fn add(&mut self, resource: &str, reason: String, at: Timestamp) {
-        let now = Instant::now();
-        let count = self.0.get(resource).map_or(0, |before| before.view.count);
+        let count = self.0.get(resource).map_or(0, |(before, _)| before.count);
         let view = RefusalView {
             reason,
             count: count.saturating_add(1),
             last: at,
         };
-        let until = now + SHOWN;
-        self.0.insert(resource.to_owned(), Refused { view, until });
+        let until = Instant::now() + SHOWN;
+        self.0.insert(resource.to_owned(), (view, until));
     }
 
     /// Removes the refusals of a resource after a granted allocation.
@@ -44,19 +37,19 @@ impl Refusals {
     pub fn keep(&mut self, is_offered: impl Fn(&str) -> bool) {
         let now = Instant::now();
         self.0
-            .retain(|resource, refused| refused.until > now && is_offered(resource));
+            .retain(|resource, (_, until)| *until > now && is_offered(resource));
     }
 
     /// Returns the next time at which a refusal expires.
     pub fn next(&self) -> Option<Instant> {
-        self.0.values().map(|refused| refused.until).min()
+        self.0.values().map(|(_, until)| *until).min()
     }
 
     /// Returns the refusals that are shown.
     pub fn views(&self) -> BTreeMap<String, RefusalView> {
         let refusals = self.0.iter();
         refusals
-            .map(|(resource, refused)| (resource.clone(), refused.view.clone()))
+            .map(|(resource, (view, _))| (resource.clone(), view.clone()))
             .collect()
     }
 }
