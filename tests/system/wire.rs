@@ -205,7 +205,7 @@ fn the_agent_registers_with_a_c_core_kubelet() -> Result<()> {
         container: "main".to_owned(),
     };
     let id = ("akri.sh/c".to_owned(), "c-0".to_owned());
-    assert_eq!(listed.holders, [(id, vec![holder])].into());
+    assert_eq!(listed.holders, [(id, BTreeSet::from([holder]))].into());
 
     let plugins = folder.path().join("device-plugins");
     let running = runtime.block_on(async { Plugins::start(&plugins) });

@@ -8,31 +8,25 @@
 
 /// Device-plugin API, v1beta1.
 pub mod device_plugin {
-    include!(concat!(env!("OUT_DIR"), "/deviceplugin/v1beta1.rs"));
+    tonic::include_proto!("deviceplugin/v1beta1");
 }
 
 /// PodResources API, v1.
 pub mod pod_resources {
-    include!(concat!(env!("OUT_DIR"), "/podresources/v1.rs"));
+    tonic::include_proto!("podresources/v1");
 }
 
 /// Registration of plugins by their sockets, v1.
 pub mod plugin_registration {
-    include!(concat!(
-        env!("OUT_DIR"),
-        "/pluginregistration/pluginregistration.rs"
-    ));
+    tonic::include_proto!("pluginregistration/pluginregistration");
 }
 
 /// Dynamic Resource Allocation, v1.
 pub mod dra {
-    include!(concat!(
-        env!("OUT_DIR"),
-        "/dra/k8s.io.kubelet.pkg.apis.dra.v1.rs"
-    ));
+    tonic::include_proto!("dra/k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
 /// Health of the devices of claims, v1.
 pub mod dra_health {
-    include!(concat!(env!("OUT_DIR"), "/dra_health/v1.rs"));
+    tonic::include_proto!("dra_health/v1");
 }

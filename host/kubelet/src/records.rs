@@ -17,7 +17,7 @@ pub use pods::{PodsFolder, pod_exists, pod_has_volumes};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
     /// Holders by resource and device id. Several containers of a pod may hold one id.
-    pub holders: BTreeMap<(String, String), Vec<ListedHolder>>,
+    pub holders: BTreeMap<(String, String), BTreeSet<ListedHolder>>,
     /// Active pods, with or without devices, as (namespace, name).
     pub pods: BTreeSet<(String, String)>,
     /// Claims that containers of active pods use, as (namespace, name).

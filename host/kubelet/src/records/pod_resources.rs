@@ -1,6 +1,5 @@
 //! Asks the kubelet which containers have which device ids.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -128,8 +127,7 @@ impl PodResources {
 }
 
 fn fold(answer: ListPodResourcesResponse) -> Listed {
-    let mut holders: BTreeMap<(String, String), BTreeSet<ListedHolder>> = BTreeMap::new();
-    let (mut pods, mut claims) = (BTreeSet::new(), BTreeSet::new());
+    let mut listed = Listed::default();
     for pod in answer.pod_resources {
         for container in pod.containers {
             let holder = ListedHolder {
@@ -138,10 +136,12 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
                 container: container.name,
             };
             let used = container.dynamic_resources.into_iter();
-            claims.extend(used.map(|claim| (claim.claim_namespace, claim.claim_name)));
+            let used = used.map(|claim| (claim.claim_namespace, claim.claim_name));
+            listed.claims.extend(used);
             for devices in container.devices {
                 for id in devices.device_ids {
                     // An id that is near several NUMA nodes is listed once for each.
+                    let holders = &mut listed.holders;
                     holders
                         .entry((devices.resource_name.clone(), id))
                         .or_default()
@@ -149,16 +149,9 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
                 }
             }
         }
-        pods.insert((pod.namespace, pod.name));
+        listed.pods.insert((pod.namespace, pod.name));
     }
-    Listed {
-        holders: holders
-            .into_iter()
-            .map(|(id, holders)| (id, holders.into_iter().collect()))
-            .collect(),
-        pods,
-        claims,
-    }
+    listed
 }
 
 /// Returns true if the connection ended during the call. The kubelet did not send such a status, and its code varies.

@@ -1,3 +1,4 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::net::Shutdown;
 use std::os::unix::net;
@@ -154,9 +155,9 @@ async fn devices_come_with_their_holders_and_pods_without_any_are_named() {
         BTreeMap::from([
             (
                 id("akri.sh/c"),
-                vec![holder("a", "one"), holder("a", "two")]
+                BTreeSet::from([holder("a", "one"), holder("a", "two")])
             ),
-            (id("akri.sh/d"), vec![holder("b", "one")]),
+            (id("akri.sh/d"), BTreeSet::from([holder("b", "one")])),
         ])
     );
     let pods = ["a", "b", "none"].map(|name| ("default".to_owned(), name.to_owned()));
