@@ -145,16 +145,11 @@ impl Metrics {
     pub fn count_devices(&self, snapshot: &DeviceSnapshot) {
         let mut counts = BTreeMap::<Labels, i64>::new();
         for (key, view) in &snapshot.configurations {
-            let mut found = HEALTHS.map(|health| (health, 0));
-            for device in view.devices.values() {
-                let is = health(device);
-                for (health, count) in &mut found {
-                    *count += i64::from(*health == is);
-                }
-            }
-            for (health, count) in found {
-                let key = labels([("configuration", key.name()), ("health", health)]);
-                *counts.entry(key).or_default() += count;
+            for state in HEALTHS {
+                let devices = view.devices.values();
+                let found = devices.filter(|device| health(device) == state).count();
+                let key = labels([("configuration", key.name()), ("health", state)]);
+                *counts.entry(key).or_default() += i64::try_from(found).unwrap_or(i64::MAX);
             }
         }
         self.devices.set(counts);

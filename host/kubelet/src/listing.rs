@@ -57,12 +57,10 @@ pub struct Listing {
 #[derive(Debug, Clone, Default)]
 struct Trace {
     numa: Option<i64>,
-    /// Time when it was last listed Healthy, if that has ended.
-    healthy: Option<Instant>,
+    /// Time when it was last listed Healthy, if that has ended, or of the last answer, whichever is later.
+    last: Option<Instant>,
     /// Number of unanswered Allocates that name it.
     flights: usize,
-    /// Time of the last answer.
-    answered: Option<Instant>,
 }
 
 impl Trace {
@@ -71,7 +69,7 @@ impl Trace {
         if self.flights > 0 {
             return None;
         }
-        self.healthy.max(self.answered).map(|last| last + linger)
+        self.last.map(|last| last + linger)
     }
 
     fn is_over(&self, linger: Duration, now: Instant) -> bool {
@@ -96,7 +94,7 @@ impl Listing {
             let after = devices.get(id);
             let is_healthy = after.is_some_and(|device| device.health == Health::Healthy);
             if before.health == Health::Healthy && !is_healthy {
-                trace(&mut self.traces, id, before.numa).healthy = Some(now);
+                trace(&mut self.traces, id, before.numa).last = Some(now);
             }
             if let Some(trace) = self.traces.get_mut(id) {
                 trace.numa = after.map_or(before.numa, |device| device.numa);
@@ -168,7 +166,7 @@ impl Listing {
         for id in ids {
             if let Some(trace) = self.traces.get_mut(id) {
                 trace.flights = trace.flights.saturating_sub(1);
-                trace.answered = Some(now);
+                trace.last = Some(now);
             }
         }
     }
