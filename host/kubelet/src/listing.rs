@@ -89,6 +89,9 @@ impl Listing {
 
     /// Sets the wanted devices from `now` on. An empty map withdraws the resource.
     pub fn want(&mut self, devices: Arc<Devices>, now: Instant) {
+        if self.wanted == devices {
+            return;
+        }
         self.forget(now);
         for (id, before) in self.wanted.iter() {
             let after = devices.get(id);

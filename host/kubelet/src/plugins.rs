@@ -15,7 +15,7 @@ use crate::endpoint::{Endpoint, Shared};
 use crate::folder::{Folder, FolderState, KUBELET};
 use crate::offered::{Offered, locked, publish, until};
 use crate::registration::Registrar;
-use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
+use crate::{Allocator, Offers, Report, ResourceName, State, sockets};
 
 /// Minimum time between two reports.
 const SPACING: Duration = Duration::from_millis(100);
@@ -182,7 +182,6 @@ impl DevicePluginsTask {
 /// Resource that is offered, or was until recently.
 struct Known {
     endpoint: Arc<Endpoint>,
-    wanted: Option<Arc<Devices>>,
     task: Option<Id>,
 }
 
@@ -218,24 +217,16 @@ impl Plugins {
 
     /// Applies the offers to each resource.
     fn apply(&mut self, offers: &Offers) {
-        for (name, known) in &mut self.known {
-            if offers.get(name).is_none_or(|devices| devices.is_empty()) && known.wanted.is_some() {
-                known.wanted = None;
+        for (name, known) in &self.known {
+            if !offers.contains_key(name) {
                 known.endpoint.offered.want(Arc::default());
             }
         }
         for (name, devices) in offers {
-            if devices.is_empty() {
-                continue;
-            }
-            if !self.known.contains_key(name) {
+            if !devices.is_empty() && !self.known.contains_key(name) {
                 self.add(name);
             }
-            let Some(known) = self.known.get_mut(name) else {
-                continue;
-            };
-            if known.wanted.as_ref() != Some(devices) {
-                known.wanted = Some(Arc::clone(devices));
+            if let Some(known) = self.known.get(name) {
                 known.endpoint.offered.want(Arc::clone(devices));
             }
             self.start(name);
@@ -260,7 +251,6 @@ impl Plugins {
         self.reports.notify_one();
         let known = Known {
             endpoint: Endpoint::new(offered, Arc::clone(&self.shared)),
-            wanted: None,
             task: None,
         };
         self.known.insert(name.clone(), known);
@@ -271,7 +261,7 @@ impl Plugins {
         let Some(known) = self.known.get_mut(name) else {
             return;
         };
-        if known.task.is_none() && known.wanted.is_some() {
+        if known.task.is_none() && !known.endpoint.offered.has_ended() {
             let running =
                 Arc::clone(&known.endpoint).run(self.folder_state.clone(), self.over.child_token());
             let name = name.clone();
@@ -297,7 +287,7 @@ impl Plugins {
         let now = Instant::now();
         let mut next = None;
         self.known.retain(|name, known| {
-            if known.task.is_some() || known.wanted.is_some() {
+            if known.task.is_some() {
                 return true;
             }
             let over = known.endpoint.offered.over(now);
@@ -313,8 +303,7 @@ impl Plugins {
     }
 
     fn withdraw(&mut self) {
-        for known in self.known.values_mut() {
-            known.wanted = None;
+        for known in self.known.values() {
             known.endpoint.offered.want(Arc::default());
         }
     }
