@@ -52,33 +52,30 @@ impl HandlerOwners {
     /// Returns the trusted source of each handler name.
     pub fn trusted(&self, candidates: &[Candidate<'_>]) -> BTreeMap<String, TrustedSource> {
         let all = firsts(candidates).into_iter().map(|(handler, first)| {
-            let trusted = |source: &str, is_there| TrustedSource {
-                source: source.to_owned(),
-                is_there,
+            let mut trusted = TrustedSource {
+                source: first.source.to_owned(),
+                is_there: true,
             };
-            let Some(owner) = self.0.get(handler) else {
-                return (handler.to_owned(), trusted(first.source, true));
-            };
-            let of_handler = candidates.iter();
-            let of_handler = of_handler.filter(|one| one.registration.handler == handler);
-            let is_it = |one: &Candidate<'_>| {
-                let location = one.location.as_ref();
-                one.source == owner.source
-                    && location.is_none_or(|location| is_same(&owner.location, location))
-            };
-            let heirs = of_handler.clone().filter(|one| {
-                let location = one.location.as_ref();
-                location.is_some_and(|location| inherits(&owner.location, location))
-            });
-            let heir = heirs.min_by_key(|one| (one.registration.number, one.source));
-            let source = if of_handler.clone().any(is_it) {
-                trusted(&owner.source, true)
-            } else if let Some(heir) = heir {
-                trusted(heir.source, true)
-            } else {
-                trusted(&owner.source, false)
-            };
-            (handler.to_owned(), source)
+            if let Some(owner) = self.0.get(handler) {
+                let is_it = |one: &Candidate<'_>| {
+                    let location = one.location.as_ref();
+                    one.source == owner.source
+                        && location.is_none_or(|location| is_same(&owner.location, location))
+                };
+                let is_heir = |one: &Candidate<'_>| {
+                    let location = one.location.as_ref();
+                    location.is_some_and(|location| inherits(&owner.location, location))
+                };
+                let found = candidates
+                    .iter()
+                    .filter(|one| one.registration.handler == handler)
+                    .filter(|one| is_it(one) || is_heir(one))
+                    .min_by_key(|one| (!is_it(one), one.registration.number, one.source));
+                let source = found.map_or(owner.source.as_str(), |one| one.source);
+                source.clone_into(&mut trusted.source);
+                trusted.is_there = found.is_some();
+            }
+            (handler.to_owned(), trusted)
         });
         all.collect()
     }
