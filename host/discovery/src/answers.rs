@@ -40,9 +40,12 @@ impl DiscoveryTask {
         };
         let grace = served.grace();
         let source = &id.handler.source;
-        let session = match served.sessions.get_mut(source) {
-            Some(session) if session.generation() == Some(generation) => session,
-            _ => return,
+        let is_newest = |session: &&mut Box<SourceSession>| {
+            let orders = session.running.as_ref();
+            orders.is_some_and(|orders| orders.borrow().generation == generation)
+        };
+        let Some(session) = served.sessions.get_mut(source).filter(is_newest) else {
+            return;
         };
         if let Outcome::Discovered(discovery) = &report.outcome
             && let Err(why) = budget.admit(&session.devices, discovery, grace)
@@ -94,12 +97,5 @@ impl DiscoveryTask {
             self.registry
                 .called(&id.handler, &id.configuration, false, now);
         }
-    }
-}
-
-impl SourceSession {
-    fn generation(&self) -> Option<u64> {
-        let orders = self.running.as_ref()?;
-        Some(orders.borrow().generation)
     }
 }

@@ -327,7 +327,7 @@ impl LoaderTask {
                 entry.loaded.handler = Some(handler);
                 entry.loaded.error = None;
                 entry.loaded.given_up = false;
-                entry.newest.succeeded();
+                entry.newest.failures = 0;
                 entry.fallback = None;
                 self.accept(job.version, file, &named);
             }

@@ -15,7 +15,7 @@ use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
-use leafhost_core::session::{Devices, Discovery, Explanation, Opening, Outcome, Property, Report};
+use leafhost_core::session::{Devices, Explanation, Opening, Outcome, Property, Report};
 use tokio::sync::watch;
 
 use super::events::{self, Event};
@@ -347,15 +347,6 @@ impl SourceSession {
         Arc::make_mut(&mut self.view).failures = 0;
     }
 
-    /// Returns true if there may be more devices than those of the answer.
-    fn is_partial(&self, answer: &Discovery) -> bool {
-        match answer.devices {
-            Devices::Complete(_) => false,
-            Devices::Partial(_) => true,
-            Devices::Unchanged => self.partial,
-        }
-    }
-
     /// Ends the session because its answer was rejected: later answers would refer to it. The session is opened again after a pause.
     pub fn refuse(&mut self, now: Timestamp) {
         self.running = None;
@@ -403,7 +394,11 @@ impl SourceSession {
                 self.invalid.clear();
                 self.refusals = 0;
                 view.failures = 0;
-                self.partial = self.is_partial(&discovery);
+                self.partial = match discovery.devices {
+                    Devices::Complete(_) => false,
+                    Devices::Partial(_) => true,
+                    Devices::Unchanged => self.partial,
+                };
                 view.result = if self.partial {
                     CallResult::Partial
                 } else {

@@ -12,7 +12,7 @@ const MOST_DEATHS: u32 = 3;
 pub struct Attempt {
     pub version: SourceVersion,
     /// Number of failures in a row.
-    failures: u32,
+    pub failures: u32,
     /// Time of the next attempt, if one is planned.
     pub retry: Option<Instant>,
 }
@@ -58,11 +58,6 @@ impl Attempt {
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
         }
         backoff::is_logged(self.failures.into())
-    }
-
-    /// Resets the failures after a successful load.
-    pub fn succeeded(&mut self) {
-        self.failures = 0;
     }
 
     /// Returns true if a retry is due, and clears it, so that each retry is reported once.
