@@ -38,8 +38,27 @@ pub fn without_terms(message: String) -> String {
         .fold(message, |text, (theirs, ours)| text.replace(*theirs, ours))
 }
 
+/// Returns the message for a mistake of a value; `None` for any other mistake. `named` words expectations that are names
+/// of types.
+pub fn of_value(mistake: &str, named: impl Fn(&str) -> &str) -> Option<String> {
+    if let Some(name) = mistake.strip_prefix("duplicate field `") {
+        let name = name.split('`').next().unwrap_or_default();
+        return Some(format!("has {name} twice; remove one"));
+    }
+    if mistake.starts_with("data did not match any variant of") {
+        return Some("has none of the known forms; compare it with an example".to_owned());
+    }
+    if let Some(rest) = mistake.strip_prefix("invalid length ") {
+        return Some(wrong_length(rest));
+    }
+    let wrong = ["invalid type: ", "invalid value: "];
+    let wrong = wrong.iter().find_map(|begin| mistake.strip_prefix(begin));
+    let (found, expected) = wrong?.rsplit_once(", expected ")?;
+    Some(wrong_type(found, named(expected)))
+}
+
 /// Returns the message for a value of the wrong type or out of range.
-pub fn wrong_type(found: &str, expected: &str) -> String {
+fn wrong_type(found: &str, expected: &str) -> String {
     let quoted = found.strip_prefix("string ");
     let shown = match found {
         "map" => "a map",
@@ -124,7 +143,7 @@ fn numbers(kind: &str, found: &str) -> Option<String> {
 
 /// Returns the message for a list or map with too many or too few items. `rest` has the form `2, expected a tuple of size
 /// 3`.
-pub fn wrong_length(rest: &str) -> String {
+fn wrong_length(rest: &str) -> String {
     let (length, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
     let items = if length == "1" { "item" } else { "items" };
     let number = expected.split(' ').find(|word| word.parse::<u64>().is_ok());

@@ -1,6 +1,6 @@
 //! Rewords parse errors in the details for the operator, without the terms of the YAML reader and of Rust.
 
-use super::mistakes::{COLON, without_terms, wrong_length, wrong_type};
+use super::mistakes::{COLON, of_value, without_terms};
 
 /// Phrases that mark a message of the YAML reader whose terms must be replaced.
 const READER: [&str; 5] = [
@@ -26,24 +26,11 @@ pub fn reworded(message: &str) -> String {
         let place = rest.split(',').next().unwrap_or_default();
         return format!("{NO_TOKEN}{place}");
     }
-    if let Some(name) = mistake.strip_prefix("duplicate field `") {
-        let name = name.split('`').next().unwrap_or_default();
-        return format!("has {name} twice; remove one");
-    }
-    if mistake.starts_with("data did not match any variant of") {
-        return "has none of the known forms; compare it with the example of the handler"
-            .to_owned();
+    if let Some(message) = of_value(mistake, |expected| expected) {
+        return message;
     }
     if mistake.starts_with("untagged and internally tagged") {
         return "has a tag; remove the word with '!'".to_owned();
-    }
-    if let Some(rest) = mistake.strip_prefix("invalid length ") {
-        return wrong_length(rest);
-    }
-    let wrong = ["invalid type: ", "invalid value: "];
-    let wrong = wrong.iter().find_map(|begin| mistake.strip_prefix(begin));
-    if let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
-        return wrong_type(found, expected);
     }
     if mistake.contains("mapping values are not allowed") {
         return format!("{COLON}{place}");

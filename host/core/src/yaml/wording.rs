@@ -1,6 +1,6 @@
 //! Rewords the messages of the JSON and YAML readers for the author of the text. Pure.
 
-use self::mistakes::{COLON, without_terms, wrong_length, wrong_type};
+use self::mistakes::{COLON, of_value, without_terms};
 
 // Shared with the SDK, which reads the details of handlers.
 #[path = "../../../../sdk/src/details/mistakes.rs"]
@@ -9,28 +9,20 @@ mod mistakes;
 /// Returns the message of a JSON reader in the words of YAML.
 pub fn reworded(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("missing field `") {
-        return format!("has no {}", first_name(rest));
-    }
-    if let Some(rest) = message.strip_prefix("duplicate field `") {
-        return format!("has {} twice; remove one", first_name(rest));
+        let name = rest.split('`').next().unwrap_or_default();
+        return format!("has no {name}");
     }
     if let Some(rest) = message.strip_prefix("unknown variant `") {
         let (word, expected) = rest.split_once("`, ").unwrap_or((rest, ""));
         let expected = expected.strip_prefix("expected ").unwrap_or("another word");
         return format!("is {word:?}, must be {}", expected.replace('`', ""));
     }
-    if message.starts_with("data did not match any variant of") {
-        return "has none of the known forms; compare it with an example".to_owned();
-    }
-    if let Some(rest) = message.strip_prefix("invalid length ") {
-        return wrong_length(rest);
-    }
-    let wrong = ["invalid type: ", "invalid value: "];
-    let wrong = wrong.iter().find_map(|begin| message.strip_prefix(begin));
-    let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) else {
-        return message.to_owned();
-    };
-    let expected = match expected {
+    of_value(message, named).unwrap_or_else(|| message.to_owned())
+}
+
+/// Words the expectations of Kubernetes types, which are their names, and those of the reader that only the agent meets.
+fn named(expected: &str) -> &str {
+    match expected {
         "string or map" => "text or a map",
         "map with a single key" => "a map with one key",
         "IntOrString" => "a whole number or text",
@@ -38,13 +30,7 @@ pub fn reworded(message: &str) -> String {
         "Time" | "MicroTime" => "a time, such as \"2026-01-31T12:00:00Z\"",
         other if is_type_name(other) => "a map",
         other => other,
-    };
-    wrong_type(found, expected)
-}
-
-/// Returns the name before the next backtick.
-fn first_name(rest: &str) -> &str {
-    rest.split('`').next().unwrap_or_default()
+    }
 }
 
 /// Returns true if the text looks like the name of a type, such as `Pod`: Kubernetes types state their names as expectations.
