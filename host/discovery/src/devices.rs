@@ -320,11 +320,6 @@ impl UnconfirmedDevices {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-
-    /// Removes all devices.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
 }
 
 #[cfg(test)]

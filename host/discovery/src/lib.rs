@@ -257,7 +257,7 @@ impl DiscoveryTask {
                 && waited.is_some_and(|then| then <= now)
                 && !served.unseen.is_empty()
             {
-                served.unseen.clear();
+                served.unseen = UnconfirmedDevices::default();
                 served.stale = true;
             }
             if all || served.due.is_some_and(|due| due <= now) {
@@ -283,7 +283,7 @@ impl DiscoveryTask {
                 served.sessions.remove(&key.source);
                 served.stale = true;
                 if last {
-                    served.unseen.clear();
+                    served.unseen = UnconfirmedDevices::default();
                 }
             }
         }

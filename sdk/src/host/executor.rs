@@ -1,10 +1,12 @@
 //! Runs futures on the component's only thread. The platform provides what they wait for.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::future::{Either, select};
 
 use super::Imports;
 
@@ -42,12 +44,10 @@ pub(crate) async fn unless<T>(
     limit: impl Future<Output = ()>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let (mut limit, mut work) = (pin!(limit), pin!(work));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => limit.as_mut().poll(context).map(|()| None),
-    })
-    .await
+    match select(pin!(work), pin!(limit)).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(_) => None,
+    }
 }
 
 #[cfg(test)]

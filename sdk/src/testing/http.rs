@@ -91,7 +91,9 @@ impl State {
         let (host, port) = target.host_and_port();
         let named = self.network.addresses(host);
         let address = host.parse::<IpAddr>().is_ok() || host.contains(':');
-        if named.is_none() && !address && !self.network.http.has(host) {
+        let is_server = |server: &Server| server.host == host;
+        let is_known = self.network.http.0.borrow().iter().any(is_server);
+        if named.is_none() && !address && !is_known {
             return Err(Error::Name(format!("{host:?}: no such name")));
         }
         let addresses = named.unwrap_or_default();
@@ -117,11 +119,5 @@ impl State {
             Some(server) => Ok((server.answer.0)(request)),
             None => Err(Error::Unreachable),
         }
-    }
-}
-
-impl Servers {
-    fn has(&self, host: &str) -> bool {
-        self.0.borrow().iter().any(|server| server.host == host)
     }
 }
