@@ -62,17 +62,7 @@ fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
             None => Problem::new(path, "is missing"),
         };
     }
-    let variant = message
-        .strip_prefix("unknown variant `")
-        .and_then(|rest| rest.split_once("`, expected "));
-    match variant {
-        Some((word, rest)) => {
-            let expected = rest.split(" at line ").next().unwrap_or(rest);
-            let expected = expected.replace('`', "");
-            Problem::new(path, format!("is {word:?}, must be {expected}"))
-        }
-        None => Problem::new(path, reworded(message)),
-    }
+    Problem::new(path, reworded(message))
 }
 
 /// Strips the path that the YAML reader puts before the message, for a path written differently from ours.

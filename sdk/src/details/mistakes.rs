@@ -45,6 +45,12 @@ pub fn of_value(mistake: &str, named: impl Fn(&str) -> &str) -> Option<String> {
         let name = name.split('`').next().unwrap_or_default();
         return Some(format!("has {name} twice; remove one"));
     }
+    if let Some(rest) = mistake.strip_prefix("unknown variant `") {
+        let (word, expected) = rest.split_once("`, ").unwrap_or((rest, ""));
+        let expected = expected.strip_prefix("expected ").unwrap_or("another word");
+        let expected = expected.replace('`', "");
+        return Some(format!("is {word:?}, must be {expected}"));
+    }
     if mistake.starts_with("data did not match any variant of") {
         return Some("has none of the known forms; compare it with an example".to_owned());
     }

@@ -12,11 +12,6 @@ pub fn reworded(message: &str) -> String {
         let name = rest.split('`').next().unwrap_or_default();
         return format!("has no {name}");
     }
-    if let Some(rest) = message.strip_prefix("unknown variant `") {
-        let (word, expected) = rest.split_once("`, ").unwrap_or((rest, ""));
-        let expected = expected.strip_prefix("expected ").unwrap_or("another word");
-        return format!("is {word:?}, must be {}", expected.replace('`', ""));
-    }
     of_value(message, named).unwrap_or_else(|| message.to_owned())
 }
 
