@@ -80,13 +80,6 @@ pub enum Error {
     Other(String),
 }
 
-impl Error {
-    /// Returns true if a later try may succeed.
-    pub(crate) fn may_pass(&self) -> bool {
-        !matches!(self, Self::Denied(_) | Self::TooLarge(_))
-    }
-}
-
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -64,13 +64,14 @@ impl SlotTask {
         if let Some(request) = self.hold_back(answer.request) {
             self.choose(request, refusal).await;
         }
-        self.retry_busy().await;
+        let busy = std::mem::take(&mut self.pending.busy);
+        self.retry(busy).await;
         Ok(())
     }
 
-    /// Retries the allocations that waited in `pending.busy` for a write or a query.
-    pub(super) async fn retry_busy(&mut self) {
-        for request in std::mem::take(&mut self.pending.busy) {
+    /// Retries allocations that have waited.
+    pub(super) async fn retry(&mut self, requests: Vec<Request>) {
+        for request in requests {
             self.allocate(request).await;
         }
     }
@@ -116,13 +117,6 @@ impl SlotTask {
                 is_known && !self.slot_table.by_device_id.contains_key(&device_id)
             });
         request.again_until().is_some() && (is_any || self.context().is_unseen(request))
-    }
-
-    /// Retries the allocations in `pending.waiting`.
-    pub(super) async fn retry_waiting(&mut self) {
-        for request in std::mem::take(&mut self.pending.waiting) {
-            self.allocate(request).await;
-        }
     }
 
     /// Retries or refuses a request whose slots could not be claimed. A request for any device of a Configuration gets other slots. If no

@@ -208,7 +208,8 @@ impl SlotTask {
             if std::mem::take(&mut self.is_due) {
                 self.release_refused_claims();
                 self.adopt();
-                self.retry_waiting().await;
+                let waiting = std::mem::take(&mut self.pending.waiting);
+                self.retry(waiting).await;
             }
             self.publish();
         }

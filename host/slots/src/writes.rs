@@ -185,7 +185,8 @@ impl SlotTask {
             Purpose::Adopt { slot_keys } => self.adopted(slot_keys, results),
             Purpose::Trial => {}
         }
-        self.retry_busy().await;
+        let busy = std::mem::take(&mut self.pending.busy);
+        self.retry(busy).await;
         Ok(())
     }
 

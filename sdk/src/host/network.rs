@@ -50,11 +50,12 @@ impl Host {
         times: u32,
         mut work: impl FnMut() -> F,
     ) -> Result<T, Error> {
+        let may_pass = |error: &Error| !matches!(error, Error::Denied(_) | Error::TooLarge(_));
         let mut wait = FIRST_RETRY;
         let mut tries = 1;
         loop {
             match work().await {
-                Err(error) if error.may_pass() && tries < times && wait < self.time_left() => {
+                Err(error) if may_pass(&error) && tries < times && wait < self.time_left() => {
                     self.sleep(wait).await;
                     wait = wait.saturating_mul(2);
                     tries += 1;
