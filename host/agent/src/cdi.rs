@@ -170,8 +170,7 @@ fn pass(
             }
             Err(error) => {
                 report.problems.push(unwritten(Some(offer.key), &error));
-                // Another attempt with a name that is too long would fail again.
-                is_failed |= !matches!(error, Error::LongClass { .. });
+                is_failed = true;
             }
         }
     }

@@ -22,8 +22,6 @@ pub use lock::SpecLock;
 const PIECE: usize = 64 << 10;
 /// Suffix of temporary files, which no runtime reads.
 const TEMPORARY: &str = ".tmp";
-/// Maximum length of a file name, in bytes.
-const MAX_NAME: usize = 255;
 /// Error number: file descriptors of the machine exhausted.
 const ENFILE: i32 = 23;
 /// Error number: file descriptors of the process exhausted.
@@ -35,16 +33,6 @@ pub enum Error {
     /// A runtime would reject the spec, or it does not fit into the folder.
     #[error(transparent)]
     Invalid(#[from] InvalidSpec),
-    /// The file name would be longer than file systems allow.
-    #[error(
-        "cannot write a CDI spec for class {class}: the name of its file would be {length} bytes long, {MAX_NAME} are possible; choose a shorter name"
-    )]
-    LongClass {
-        /// Class of the spec.
-        class: String,
-        /// Length of the file name, in bytes.
-        length: usize,
-    },
     /// Another process uses the folder.
     #[error(
         "the folder of CDI specs {} is in use by the agent with pid {pid}; stop that agent, or name another folder with --cdi-dir",
@@ -189,13 +177,6 @@ impl SpecDir {
             return Err(InvalidSpec(format!("kind {kind} is not of vendor {vendor}")).into());
         }
         let path = self.path(class);
-        let length = path.file_name().map_or(0, OsStr::len);
-        if length > MAX_NAME {
-            return Err(Error::LongClass {
-                class: class.to_owned(),
-                length,
-            });
-        }
         let has_mode = fs::symlink_metadata(&path).is_ok_and(|there| {
             there.is_file() && there.permissions().mode() & 0o777 == self.readers.mode()
         });
@@ -322,7 +303,7 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
             "no space is left; free some; retrying"
         }
         ErrorKind::InvalidFilename => {
-            "the file system of the folder does not support such long names; name another folder with --cdi-dir"
+            "the name is too long for the file system; choose a shorter name, or name another folder with --cdi-dir"
         }
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
             "it, or a part of its path, is not a folder; name another folder with --cdi-dir"

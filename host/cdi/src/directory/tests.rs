@@ -69,7 +69,6 @@ fn a_class_that_is_too_long_for_a_file_name_is_refused_with_the_remedy() {
     assert!(specs(&directory).contains_key(&longest));
     let too_long = "c".repeat(234);
     let error = directory.write(&mk_spec(&too_long, &["a"])).unwrap_err();
-    assert!(matches!(error, Error::LongClass { .. }), "{error}");
     assert!(error.to_string().contains("shorter name"), "{error}");
     assert!(!directory.remove(&too_long).unwrap());
     assert_eq!(directory.read(&too_long).unwrap(), None);
