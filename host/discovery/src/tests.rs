@@ -8,8 +8,8 @@ use leafhost_core::ports::ConfiguredDiscovery;
 use leafhost_core::presence::Presence;
 use leafhost_core::session::{Devices, Discovery, Explanation, Outcome, Property, Report};
 use leafhost_fakes::{
-    FakeHandler, complete, configuration_set, configured, configured_as, fault, found, idle, key,
-    report, wait_for,
+    FakeHandler, complete, configuration_set, configured, configured_as, found, idle, key, report,
+    wait_for,
 };
 
 use super::*;
@@ -161,6 +161,11 @@ fn local(id: &str) -> Device {
 
 fn shared(id: &str) -> Device {
     Device::new(id, true)
+}
+
+fn fault() -> Report {
+    let fault = Fault::new(FaultReason::Trap, "unreachable");
+    report(Outcome::Faulted(fault))
 }
 
 async fn pass(seconds: u64) {

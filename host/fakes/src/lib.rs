@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::device::Device;
-use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest, Registration};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
@@ -86,13 +86,6 @@ pub fn found(devices: Devices) -> Report {
 
 pub fn complete(devices: &[Device]) -> Report {
     found(Devices::Complete(devices.to_vec()))
-}
-
-pub fn fault() -> Report {
-    report(Outcome::Faulted(Fault::new(
-        FaultReason::Trap,
-        "unreachable",
-    )))
 }
 
 /// Handler files, set by the test.
