@@ -126,16 +126,13 @@ impl proto::registration_server::Registration for Service {
         &self,
         request: Request<proto::RegistrationStatus>,
     ) -> Result<Response<proto::RegistrationStatusResponse>, Status> {
-        let proto::RegistrationStatus {
-            plugin_registered,
-            error,
-        } = request.into_inner();
+        let status = request.into_inner();
         let driver = &self.driver;
-        if plugin_registered {
+        if status.plugin_registered {
             tracing::info!(driver, "the kubelet has registered the driver");
             self.state.set_status(Ok(()));
         } else {
-            let why: String = error.chars().take(MAX_TEXT).collect();
+            let why: String = status.error.chars().take(MAX_TEXT).collect();
             tracing::warn!(driver, why, "the kubelet does not register the driver");
             self.state.set_status(Err(why));
         }

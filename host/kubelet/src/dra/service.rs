@@ -40,15 +40,11 @@ impl Service {
             )));
         }
         let calls = claims.into_iter().map(|claim| {
-            let proto::Claim {
-                namespace,
-                uid,
-                name,
-            } = claim;
+            let uid = claim.uid.clone();
             let claim = ClaimRef {
-                namespace,
-                name,
-                uid: uid.clone(),
+                namespace: claim.namespace,
+                name: claim.name,
+                uid: claim.uid,
             };
             let task = self.calls.spawn(call(Arc::clone(&self.preparer), claim));
             async move {
