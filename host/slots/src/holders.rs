@@ -13,11 +13,11 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
 use leafhost_core::text::{abridge, chain};
 use leafhost_core::wait::until;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::report::{SlotReport, SlotView};
 use crate::tickets::TicketReport;
-use crate::writes::WRITE;
+use crate::writes::apply;
 
 /// Minimum time between two batches of writes, and so between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
@@ -196,12 +196,7 @@ impl HoldersTask {
     async fn write(&mut self, changes: Vec<Change>) {
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         let wanted = changes.clone();
-        let Ok(results) = timeout(WRITE, self.store.apply(changes)).await else {
-            for key in keys {
-                self.fail(key, "the store does not answer");
-            }
-            return;
-        };
+        let results = apply(&*self.store, changes).await;
         for ((key, change), result) in keys.into_iter().zip(wanted).zip(results) {
             let error = match (result, change) {
                 (Ok(Some(written)), Change::Update { edits, .. })

@@ -21,7 +21,7 @@ use leafhost_core::wait::{SourceEnded, publish, until};
 use leafhost_kubelet::{Allocation, Device, Health, KubeletRun, Offers, Refusal, ResourceName};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -32,7 +32,7 @@ use crate::record_reads::{EVERY, SILENT, SOON};
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
-use crate::writes::WRITE;
+use crate::writes::apply;
 
 mod answer;
 pub mod model;
@@ -333,10 +333,7 @@ impl TicketTask {
             return;
         }
         // A write that fails is planned again after the next read.
-        let Ok(written) = timeout(WRITE, self.ports.store.apply(changes)).await else {
-            tracing::warn!("cannot release slots: the store does not answer; retrying");
-            return;
-        };
+        let written = apply(&*self.ports.store, changes).await;
         for error in written.into_iter().filter_map(Result::err) {
             if !error.is_outdated() {
                 let error = chain(&error);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leafhost_core::device_id::DeviceId;
 use leafhost_core::instance::InstanceKey;
-use leafhost_core::ports::{Change, StoreError, Written};
+use leafhost_core::ports::{Change, InstanceStore, StoreError, Written};
 use leafhost_core::wait::SourceEnded;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -20,6 +20,18 @@ use super::unwritable::Transition;
 
 /// Time limit of a batch of writes; after it, their outcome is unknown.
 pub(super) const WRITE: Duration = Duration::from_secs(5);
+
+/// Applies a batch of changes within [`WRITE`].
+pub(super) async fn apply(store: &dyn InstanceStore, changes: Vec<Change>) -> Vec<Written> {
+    let keys: Vec<_> = changes.iter().map(Change::key).collect();
+    let results = timeout(WRITE, store.apply(changes)).await;
+    let unknown = |key: InstanceKey| {
+        let seconds = WRITE.as_secs();
+        let message = format!("the store did not answer within {seconds} seconds");
+        Err(StoreError::Unknown { key, message })
+    };
+    results.unwrap_or_else(|_| keys.into_iter().map(unknown).collect())
+}
 
 /// Purpose of a write.
 pub(super) enum Purpose {
@@ -104,15 +116,7 @@ impl SlotTask {
         let store = Arc::clone(&self.store);
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         self.writes.running.spawn(async move {
-            let results = timeout(WRITE, store.apply(changes)).await;
-            let results = results.unwrap_or_else(|_| {
-                let seconds = WRITE.as_secs();
-                let unknown = |key: &InstanceKey| StoreError::Unknown {
-                    key: key.clone(),
-                    message: format!("the store did not answer within {seconds} seconds"),
-                };
-                keys.iter().map(|key| Err(unknown(key))).collect()
-            });
+            let results = apply(&*store, changes).await;
             Done {
                 purpose,
                 keys,
