@@ -10,22 +10,10 @@ use super::served::{AppliedReport, SourceSession};
 use super::session::{Answer, SessionId};
 use crate::devices::Budget;
 
-/// Maximum number of bytes of explanations kept for all sessions.
+/// Maximum number of bytes of explanations kept for all sessions, of which each has an equal share.
 const EXPLANATIONS: usize = 16 << 20;
 
 impl DiscoveryTask {
-    /// Returns the maximum number of bytes of explanations that are kept for a session: an equal share of [`EXPLANATIONS`].
-    pub(super) fn explanations(&self) -> usize {
-        EXPLANATIONS / self.ids.len().max(1)
-    }
-
-    /// Returns the text budget with the devices of all sessions.
-    fn budget(&self) -> Budget {
-        let served = self.served.values();
-        let sessions = served.flat_map(|served| served.sessions.values());
-        Budget::of(sessions.map(|session| &session.devices))
-    }
-
     /// Applies an answer of a session.
     pub(super) fn answered(&mut self, answer: Answer) {
         let Answer {
@@ -33,8 +21,11 @@ impl DiscoveryTask {
             generation,
             mut report,
         } = answer;
-        let (now, explanations) = (self.now(), self.explanations());
-        let budget = self.budget();
+        let now = self.now();
+        let explanations = EXPLANATIONS / self.ids.len().max(1);
+        let served = self.served.values();
+        let sessions = served.flat_map(|served| served.sessions.values());
+        let budget = Budget::of(sessions.map(|session| &session.devices));
         let Some(served) = self.served.get_mut(&id.configuration) else {
             return;
         };
