@@ -258,15 +258,6 @@ impl SlotTask {
         self.release(back, Some(request))
     }
 
-    pub(super) fn uids<'a>(
-        &self,
-        device_ids: impl Iterator<Item = &'a DeviceId>,
-    ) -> BTreeSet<String> {
-        let holders =
-            device_ids.filter_map(|device_id| self.slot_table.by_device_id.get(device_id));
-        holders.flat_map(|state| state.holder.uids()).collect()
-    }
-
     /// Grants an allocation whose claims are written, or refuses it if the answer comes too late.
     pub(super) async fn grant(&mut self, request: Request, chosen: Vec<Chosen>) {
         let name = resource_name(&request.resource).unwrap_or_default();

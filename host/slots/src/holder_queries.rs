@@ -57,7 +57,10 @@ impl SlotTask {
         let is_older = device_ids
             .iter()
             .any(|device_id| self.is_of_older_kubelet(device_id));
-        let uids = is_older.then(|| self.uids(device_ids.iter()));
+        let by_device_id = &self.slot_table.by_device_id;
+        let states = device_ids.iter().filter_map(|id| by_device_id.get(id));
+        let uids = states.flat_map(|state| state.holder.uids());
+        let uids = is_older.then(|| uids.collect::<BTreeSet<String>>());
         self.holder_queries.device_ids.extend(device_ids);
         let records = Arc::clone(&self.record_reads.records);
         self.holder_queries.running.spawn(async move {
