@@ -25,9 +25,11 @@ use super::model::snapshot::{Admission, Checked, Pod, SLOTS_ANNOTATION, Snapshot
 const SOCKET: &str = "device-plugins/kubelet.sock";
 /// Time within which the kubelet rewrites its checkpoint after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
-/// Time for which a checkpoint that alone names a device is believed: an init container may run for hours, but a kubelet that has just
-/// started does not yet leave out pods that have ended.
-const TRUST: Duration = Duration::from_secs(5);
+/// Time for which a checkpoint that alone names a device is believed. It doubles each time the checkpoint says the same, up to
+/// [`TRUST_MAX`]: an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
+const TRUST_FIRST: Duration = Duration::from_secs(5);
+/// Longest time for which such a checkpoint is believed.
+const TRUST_MAX: Duration = Duration::from_mins(1);
 /// Time during which PodResources is asked again, after pauses of `AGAIN`, while it rejects requests as too frequent.
 const LIMITED: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(10);
@@ -79,6 +81,7 @@ pub struct KubeletRecords {
 /// Device ids that only a newly written checkpoint named, and how long they are believed.
 struct CheckpointOnly {
     until: Instant,
+    wait: Duration,
     entries: BTreeMap<DeviceId, BTreeSet<Pod>>,
 }
 
@@ -189,7 +192,11 @@ impl KubeletRecords {
         if alone.is_empty() && is_complete {
             return Ok(Some(checked));
         }
-        if let Some(known) = known.filter(|known| known.entries == alone)
+        let known = known.filter(|known| known.entries == alone);
+        let wait = known.as_ref().map_or(TRUST_FIRST, |known| {
+            known.wait.saturating_mul(2).min(TRUST_MAX)
+        });
+        if let Some(known) = known
             && is_complete
             && known.until > Instant::now()
             && self.are_there(&known.entries).await
@@ -209,7 +216,8 @@ impl KubeletRecords {
             ..digest(&read, self.wanted)
         };
         *self.checkpoint_only() = Some(CheckpointOnly {
-            until: Instant::now() + TRUST,
+            until: Instant::now() + wait,
+            wait,
             entries: more(&checked),
         });
         Ok(Some(checked))
