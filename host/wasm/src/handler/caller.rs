@@ -130,7 +130,7 @@ impl GuestCaller {
             resolve: &|path| resolve(path, &mounts),
         };
         weigh(&answer, &self.guest.grants.limits)?;
-        let discovery = discovery(answer.devices, answer.departed, &bounds);
+        let discovery = discovery(answer.devices, answer.departed, &bounds)?;
         let next = NextCall {
             wakes: self.sources.wakes(answer.wake, secrets),
             cursor: answer.cursor,
