@@ -126,7 +126,6 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 notes.missed(index, devpath, miss);
             }
         } else {
-            notes.matched();
             let (rules, node) = (held, own);
             matched.insert(devpath, Matched { rules, node });
         }

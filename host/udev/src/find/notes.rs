@@ -7,7 +7,7 @@ use super::{MAX_NOTES, Note};
 use crate::listing::Listing;
 use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
-use crate::verdict::{Miss, costs_a_file};
+use crate::verdict::Miss;
 
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
@@ -23,8 +23,6 @@ pub(super) struct Notes<'a> {
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<Told<'a>>,
     forgotten: usize,
-    /// True if a rule holds for some device.
-    has_matched: bool,
 }
 
 /// A device that a rule nearly matches.
@@ -74,11 +72,6 @@ impl<'a> Notes<'a> {
     /// Records a term that holds only as a regular expression.
     pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &'a str) {
         self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
-    }
-
-    /// Records that a rule holds for some device.
-    pub(super) fn matched(&mut self) {
-        self.has_matched = true;
     }
 
     /// Records a rule that nearly held.
@@ -149,18 +142,15 @@ impl<'a> Notes<'a> {
         }
         let bare = folded(&missed);
         let total = bare.values().fold(total, |total, count| total + 1 - count);
-        let is_all = |rule: u32, count: usize| {
-            let of_rule = missed.iter().filter(|told| told.rule == rule);
-            !self.has_matched && self.forgotten == 0 && of_rule.count() == count
-        };
         let mut said = BTreeSet::new();
         let missed = missed.iter().filter_map(|told| {
             let (rule, term) = lookup(rules, told.rule, told.miss.failed)?;
             if told.is_bare()
                 && let Some(count) = bare.get(&told.place())
             {
+                let why = format!("{count} devices that come near have no {}", wanted(term));
                 let is_new = said.insert(told.place());
-                return is_new.then(|| none(rule, term, is_all(told.rule, *count)));
+                return is_new.then(|| near(MACHINE, rule, term, &why));
             }
             let value = found(term, &told.miss);
             let why = match &told.hint {
@@ -187,49 +177,6 @@ fn folded(missed: &[Told<'_>]) -> BTreeMap<(u32, usize), usize> {
     }
     bare.retain(|_, count| *count > 1);
     bare
-}
-
-/// Returns the shared note about devices of which nothing is known except that the value of `failed` is absent. `is_all` is true if there
-/// are no other devices.
-fn none(rule: &Rule, failed: &Term, is_all: bool) -> Note {
-    let on_ancestors = failed.field.is_plural();
-    // If a term that needs a file fails, all terms that need none hold; if a term on ancestors fails, all terms on the device itself hold.
-    let holding = rule
-        .terms()
-        .filter(|term| !term.field.is_plural() && (on_ancestors || !costs_a_file(term.field)));
-    let (subsystems, others): (Vec<&Term>, Vec<&Term>) =
-        holding.partition(|term| term.field == Field::Subsystem && !term.negated);
-    let mut devices = if is_all {
-        "no device"
-    } else {
-        "no other device"
-    }
-    .to_owned();
-    for term in subsystems {
-        devices = format!("{devices} of subsystem {}", term.value);
-    }
-    let others: Vec<String> = others.iter().map(ToString::to_string).collect();
-    if !others.is_empty() {
-        devices = format!("{devices} with {}", others.join(" and "));
-    }
-    let lacking: Vec<String> = rule
-        .terms()
-        .filter(|term| {
-            if on_ancestors {
-                term.field.is_plural()
-            } else {
-                *term == failed
-            }
-        })
-        .map(wanted)
-        .collect();
-    let place = match lacking.len() {
-        _ if !on_ancestors => "",
-        1 => " at any ancestor that the handler may see",
-        _ => " at one ancestor that the handler may see",
-    };
-    let reason = format!("{devices} has {}{place}", lacking.join(" and "));
-    note(MACHINE, rule, reason)
 }
 
 /// Returns the name and the value that a term asks for.
@@ -387,13 +334,10 @@ mod tests {
             at: None,
         };
         let paths: Vec<String> = (0..68).map(|number| format!("/devices/{number}")).collect();
-        let written = |rule: u32, failed: usize, has_matched: bool, near: &str| {
+        let written = |rule: u32, failed: usize, near: &str| {
             let mut notes = Notes::default();
             for path in &paths {
                 notes.missed(rule, path, miss(failed));
-            }
-            if has_matched {
-                notes.matched();
             }
             let hint = |_: &Rule, _: usize, path: &str| (path == near).then(|| "near".to_owned());
             let (written, dropped) = notes.written(&rules, hint);
@@ -401,30 +345,28 @@ mod tests {
             let texts = written.into_iter().map(|note| (note.subject, note.reason));
             texts.collect::<Vec<(String, String)>>()
         };
-        let ancestors = r#"device of subsystem tty has idVendor "10c4" and idProduct "ea60" at one ancestor that the handler may see"#;
-        let own = r#"device of subsystem tty with KERNEL=="tty*" has ID_MODEL "x""#;
         let machine = "this machine".to_owned();
         assert_eq!(
-            written(0, 1, false, ""),
-            [(machine.clone(), format!("no {ancestors}"))]
+            written(0, 1, ""),
+            [(
+                machine.clone(),
+                r#"ATTRS{idVendor}=="10c4" does not hold: 68 devices that come near have no idVendor "10c4""#
+                    .to_owned()
+            )]
         );
         assert_eq!(
-            written(1, 2, false, ""),
-            [(machine.clone(), format!("no {own}"))]
-        );
-        assert_eq!(
-            written(1, 2, true, ""),
-            [(machine.clone(), format!("no other {own}"))]
-        );
-        assert_eq!(
-            written(1, 2, false, "/devices/0"),
+            written(1, 2, "/devices/0"),
             [
                 (
                     "/devices/0".to_owned(),
                     r#"ENV{ID_MODEL}=="x" does not hold: ID_MODEL is absent or empty; near"#
                         .to_owned()
                 ),
-                (machine, format!("no other {own}")),
+                (
+                    machine,
+                    r#"ENV{ID_MODEL}=="x" does not hold: 67 devices that come near have no ID_MODEL "x""#
+                        .to_owned()
+                ),
             ]
         );
         Ok(())
