@@ -113,14 +113,7 @@ fn headers(
             out.append(name, value.clone());
         }
     }
-    let bare = [
-        Method::GET,
-        Method::HEAD,
-        Method::DELETE,
-        Method::OPTIONS,
-        Method::TRACE,
-    ];
-    if length != 0 || !bare.contains(method) {
+    if length != 0 || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
         out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     out.insert(header::CONNECTION, HeaderValue::from_static("close"));
