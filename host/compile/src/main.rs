@@ -19,7 +19,6 @@ mod sandbox;
 
 /// Number of Cranelift threads; each takes a part of the bounded address space.
 const THREADS: usize = 4;
-const SET_UP: &str = "cannot set up the compiler";
 
 fn main() -> ExitCode {
     if let Err(error) = sandbox::enter() {
@@ -53,10 +52,11 @@ fn compile() -> Result<()> {
         .map_err(|error| {
             anyhow!("cannot start the compiler's threads ({error}); {MORE_THREADS}")
         })?;
-    let mut config = engine_config().context(SET_UP)?;
+    let set_up = |error: wasmtime::Error| anyhow!("cannot set up the compiler: {error:#}");
+    let mut config = engine_config().map_err(set_up)?;
     // Native code stays in the agent's memory, so size matters.
     config.cranelift_opt_level(OptLevel::SpeedAndSize);
-    let engine = Engine::new(&config).map_err(|error| anyhow!("{SET_UP}: {error:#}"))?;
+    let engine = Engine::new(&config).map_err(set_up)?;
     let mut wasm = Vec::new();
     let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     io::stdin()

@@ -28,23 +28,16 @@ const KEPT_TABLE: usize = 4 << 10;
 /// Number of unused slots that stay with the component that used them last.
 const WARM: u32 = 8;
 
-/// Reason why the engine could not be created.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot set up the WebAssembly engine")]
-pub struct EngineError(#[source] pub(crate) wasmtime::Error);
-
 /// Returns the settings. Native code carries no tables for debuggers and profilers, because it is written, checked and read as a whole.
 /// Without them, the backtrace of a trap still has function names.
 ///
 /// # Errors
 /// Returns an error if wasmtime refuses the settings.
-pub fn engine_config() -> Result<Config, EngineError> {
+pub fn engine_config() -> wasmtime::Result<Config> {
     let mut config = Config::new();
     // The output of a compiler from another version of the agent is refused when it is read.
     let version = concat!("leafhost ", env!("CARGO_PKG_VERSION"));
-    config
-        .module_version(ModuleVersionStrategy::Custom(version.to_owned()))
-        .map_err(EngineError)?;
+    config.module_version(ModuleVersionStrategy::Custom(version.to_owned()))?;
     config
         .epoch_interruption(true)
         .generate_address_map(false)
@@ -62,21 +55,19 @@ pub fn engine_config() -> Result<Config, EngineError> {
 
 /// Creates an engine that runs native code and has no compiler. Guests get their memory from a pool, which reserves some TiB of address
 /// space and saves most of the setup time of a guest. With less address space, the memory of each guest is mapped separately.
-pub(crate) fn engine() -> Result<Engine, EngineError> {
+pub(crate) fn engine() -> wasmtime::Result<Engine> {
     let mut config = engine_config()?;
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool()))
         .async_stack_zeroing(true);
-    Engine::new(&config)
-        .or_else(|error| {
-            let why = format!("{error:#}");
-            tracing::info!(
-                why,
-                "no pool for the memory of guests, each call maps its own"
-            );
-            Engine::new(&engine_config().map_err(|error| error.0)?)
-        })
-        .map_err(EngineError)
+    Engine::new(&config).or_else(|error| {
+        let why = format!("{error:#}");
+        tracing::info!(
+            why,
+            "no pool for the memory of guests, each call maps its own"
+        );
+        Engine::new(&engine_config()?)
+    })
 }
 
 /// Returns a pool that has room for the maximum use of [`GUESTS`] guests.
@@ -107,7 +98,7 @@ fn pool() -> PoolingAllocationConfig {
 /// Returns a hex digest of everything that native code must match to run here: the version of wasmtime including the patch number (a patch
 /// may fix the compiler), the settings, the version of Leafhost, and the target. The digest is part of the name under which native code is
 /// cached.
-pub(crate) fn fingerprint() -> Result<String, EngineError> {
+pub(crate) fn fingerprint() -> wasmtime::Result<String> {
     struct Sink(Sha256);
     impl Hasher for Sink {
         fn finish(&self) -> u64 {
