@@ -99,7 +99,7 @@ fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
 /// Returns sources with their numbers of acceptance; sources without a handler belong to `udev` and are not loaded yet.
 fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<HandlerSet> {
     let source = |(source, handler, number): &(&str, Option<&Arc<FakeHandler>>, u64)| {
-        let name = handler.map_or("udev", |handler| &handler.description().name);
+        let name = handler.map_or("udev", |handler| &handler.facts().description.name);
         let loaded = LoadedSource {
             handler: handler.map(|handler| Arc::<FakeHandler>::clone(handler) as Arc<dyn Handler>),
             error: None,
