@@ -1,4 +1,4 @@
-//! Subscriptions of a session: device events, network changes, datagrams; also buffers events while a call runs.
+//! Subscriptions of a session: device events, network changes, datagrams. Each keeps its events, within bounds, while a call runs.
 
 use std::sync::Arc;
 
@@ -12,9 +12,6 @@ use tokio::time::Instant;
 
 use super::WakeConditions;
 use crate::timeouts::NETWORK_SETTLE;
-
-/// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
-const MAX_EVENTS: usize = 256;
 
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
@@ -74,13 +71,9 @@ async fn device(subscription: &mut Option<DeviceSubscription>) -> SessionEvent {
             if error == RecvError::Closed {
                 *subscription = None;
             }
-            lost_devices()
+            Arc::new(Event::lost(None))
         }
     })
-}
-
-fn lost_devices() -> Arc<Event> {
-    Arc::new(Event::lost(None))
 }
 
 /// Reports changes of the interfaces that a handler may use.
@@ -153,33 +146,5 @@ async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> Sess
     match subscription {
         Some(open) => SessionEvent::Group(open.next().await),
         None => std::future::pending().await,
-    }
-}
-
-/// Events that came while a call ran, in their order.
-#[derive(Debug, Default)]
-pub(super) struct EventBuffer {
-    events: Vec<SessionEvent>,
-    lost: bool,
-}
-
-impl EventBuffer {
-    /// Returns the kept events, followed by the losses.
-    pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
-        if self.lost {
-            let devices = SessionEvent::Device(lost_devices());
-            let datagrams = SessionEvent::Group(Received::Lost);
-            self.events.extend([devices, datagrams]);
-        }
-        self.events
-    }
-
-    /// Keeps an event, within the bounds.
-    pub(super) fn push(&mut self, event: SessionEvent) {
-        if self.events.len() < MAX_EVENTS {
-            self.events.push(event);
-        } else {
-            self.lost = true;
-        }
     }
 }
