@@ -3,8 +3,6 @@
 //! An engine accepts only native code that was compiled with equal settings, so exactly one function creates the settings. The optimization level
 //! is not among those settings.
 
-use std::hash::{Hash as _, Hasher};
-
 use sha2::{Digest as _, Sha256};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, ModuleVersionStrategy,
@@ -99,26 +97,15 @@ fn pool() -> PoolingAllocationConfig {
 /// may fix the compiler), the settings, the version of Leafhost, and the target. The digest is part of the name under which native code is
 /// cached.
 pub(crate) fn fingerprint() -> wasmtime::Result<String> {
-    struct Sink(Sha256);
-    impl Hasher for Sink {
-        fn finish(&self) -> u64 {
-            0
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.update(bytes);
-        }
-    }
-    let mut sink = Sink(Sha256::new());
-    ModuleVersionStrategy::WasmtimeVersion.hash(&mut sink);
-    for part in [
-        format!("{:?}", engine_config()?).as_str(),
+    let settings = format!("{:?}", engine_config()?);
+    let parts = [
+        ENGINE,
+        settings.as_str(),
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    ] {
-        part.hash(&mut sink);
-    }
-    Ok(hex(&sink.0.finalize()))
+    ];
+    Ok(hex(&Sha256::digest(parts.join("\n"))))
 }
 
 /// Formats bytes as lower-case hex.
