@@ -10,9 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
 use leafhost_core::text::chain;
-use leafhost_wasm::{
-    EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, MORE_THREADS, engine_config,
-};
+use leafhost_wasm::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MORE_THREADS, engine_config};
 use wasmtime::{Engine, OptLevel};
 
 mod sandbox;
@@ -57,17 +55,11 @@ fn compile() -> Result<()> {
     // Native code stays in the agent's memory, so size matters.
     config.cranelift_opt_level(OptLevel::SpeedAndSize);
     let engine = Engine::new(&config).map_err(set_up)?;
+    // The agent has checked the size, and memory is limited.
     let mut wasm = Vec::new();
-    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     io::stdin()
-        .lock()
-        .take(most + 1)
         .read_to_end(&mut wasm)
         .context("cannot read the component from standard input")?;
-    if wasm.len() > MAX_BYTES {
-        let why = format!("the component has more than {} MiB", MAX_BYTES >> 20);
-        return Err(Invalid(why).into());
-    }
     let native = engine
         .precompile_component(&wasm)
         .map_err(|error| Invalid(format!("{error:#}")))?;

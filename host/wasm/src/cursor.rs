@@ -56,12 +56,6 @@ impl Deref for Cursor {
     }
 }
 
-impl PartialEq for Cursor {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes == other.bytes
-    }
-}
-
 impl Drop for Cursor {
     fn drop(&mut self) {
         self.all.held.fetch_sub(self.bytes.len(), Ordering::Relaxed);

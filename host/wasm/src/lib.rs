@@ -40,7 +40,7 @@ mod ticker;
 mod timeouts;
 
 pub use compiler::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
-pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
+pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, inspect};
 pub use engine::{ENGINE, engine_config};
 pub use suggest::suggest;
 pub use threads::MORE_THREADS;

@@ -36,7 +36,7 @@ pub(crate) trait Caller: Send + Sync + 'static {
 }
 
 /// Input of a call that differs between the calls of a session.
-#[derive(Debug, Default, Clone, PartialEq)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct CallInput {
     pub(crate) events: Vec<CallReason>,
     /// True if more events came than are kept.

@@ -197,7 +197,7 @@ async fn a_changed_configuration_is_told_and_the_cursor_comes_back() {
     );
     session.next().await;
     assert_eq!(caller.last().events, [CallReason::Changed]);
-    assert_eq!(caller.last().cursor, None);
+    assert!(caller.last().cursor.is_none());
     session.next().await;
     assert_eq!(
         caller.last().cursor.as_deref().map(|cursor| &cursor[..]),
