@@ -8,10 +8,8 @@ use leafhost_net::{Interface, Interfaces, Listener, Policy, Received};
 use leafhost_udev::{Event, Subsystems};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 
 use super::WakeConditions;
-use crate::timeouts::NETWORK_SETTLE;
 
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
@@ -81,8 +79,6 @@ pub(crate) struct NetworkSubscription {
     changes: watch::Receiver<Arc<Interfaces>>,
     policy: Policy,
     known: Vec<Interface>,
-    /// `Instant` at which a change is evaluated.
-    look_at: Option<Instant>,
 }
 
 impl NetworkSubscription {
@@ -92,19 +88,12 @@ impl NetworkSubscription {
             changes: policy.network().changes(),
             known: policy.interfaces(),
             policy,
-            look_at: None,
         }
     }
 
     async fn next(&mut self) {
         loop {
-            let Some(at) = self.look_at else {
-                wait::changed(&mut self.changes).await;
-                self.look_at = Some(Instant::now() + NETWORK_SETTLE);
-                continue;
-            };
-            tokio::time::sleep_until(at).await;
-            self.look_at = None;
+            wait::changed(&mut self.changes).await;
             let now = self.policy.interfaces();
             if now != self.known {
                 self.known = now;
