@@ -151,7 +151,7 @@ impl HttpError {
                 source: None,
             };
         };
-        let text = readable(&cause.to_string());
+        let text = cause.to_string();
         let inner = cause.get_ref();
         let of_tls = inner.and_then(|e| e.downcast_ref::<rustls::Error>());
         match cause.kind() {
@@ -168,15 +168,4 @@ impl HttpError {
             },
         }
     }
-}
-
-/// Shortens a text that may quote the peer, and puts it on a single line.
-pub(super) fn readable(text: &str) -> String {
-    const LONGEST: usize = 300;
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let mut out: String = text.chars().take(LONGEST).map(clean).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        out.push('…');
-    }
-    out
 }

@@ -8,7 +8,6 @@ use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 
 use super::budget::BudgetGuard;
-use super::error::readable;
 use super::target::Target;
 use super::until::Until;
 use super::{BoxError, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
@@ -57,7 +56,7 @@ async fn whole(
             if error.is::<LengthLimitError>() {
                 HttpError::Request(format!("its body exceeds {MAX_REQUEST_BODY} bytes"))
             } else {
-                HttpError::Request(readable(&format!("its body broke off: {error}")))
+                HttpError::Request(format!("its body broke off: {error}"))
             }
         })?;
         let data = frame
