@@ -114,11 +114,9 @@ async fn send_trusting(
     let target = Target::of(request.uri())?;
     let mut kept = BudgetGuard::new(budget);
     let request = head::collect(&target, request, total, &mut kept).await?;
-    let body = http_body::Body::size_hint(request.body()).lower();
-
     let connecting = Until::after(limits.connect).or(total);
     let (stream, address) = connect::connect(gate, names, &target, connecting).await?;
-    let meter = Meter::new(address, limits.max_body, body, Arc::clone(budget));
+    let meter = Meter::new(address, limits.max_body, Arc::clone(budget));
     let meter = Arc::new(meter);
     let stream = wire::Metered::new(stream, Arc::clone(&meter));
     let wire: Box<dyn Wire> = if target.tls {

@@ -140,7 +140,7 @@ mod tests {
         for size in [1, 100, 10_000, 1_000_000] {
             let budget = Arc::new(Budget::default());
             let permit = budget.enter().unwrap();
-            let meter = Meter::new("127.0.0.1:80".parse().unwrap(), MAX_BODY, 0, budget);
+            let meter = Meter::new("127.0.0.1:80".parse().unwrap(), MAX_BODY, budget);
             let writes = Arc::default();
             let recorder = Recorder {
                 writes: Arc::clone(&writes),

@@ -20,8 +20,6 @@ pub(super) struct Meter {
     /// Bytes that may still be read: a body of maximum length in the smallest chunks that honest servers use, a head, trailers, and
     /// certificates.
     left: AtomicU64,
-    /// Bytes of the request's body still to be written; the budget already includes them.
-    paid: AtomicU64,
     interim: AtomicU32,
     passed: OnceLock<Passed>,
     budget: Arc<Budget>,
@@ -35,8 +33,8 @@ enum Passed {
 }
 
 impl Meter {
-    /// Counts on a connection to `address`; the budget already includes `paid` bytes to be written.
-    pub(super) fn new(address: SocketAddr, max_body: u64, paid: u64, budget: Arc<Budget>) -> Self {
+    /// Counts on a connection to `address`.
+    pub(super) fn new(address: SocketAddr, max_body: u64, budget: Arc<Budget>) -> Self {
         let heads = u64::try_from(MAX_HEAD)
             .unwrap_or(u64::MAX)
             .saturating_mul(4);
@@ -44,7 +42,6 @@ impl Meter {
             address,
             max_body,
             left: AtomicU64::new(max_body.saturating_mul(2).saturating_add(heads)),
-            paid: AtomicU64::new(paid),
             interim: AtomicU32::new(0),
             passed: OnceLock::new(),
             budget,
@@ -94,15 +91,6 @@ impl Meter {
             self.pass(Passed::Connection);
         }
         self.moved(bytes);
-    }
-
-    fn written(&self, bytes: u64) {
-        let take = |paid: u64| Some(paid.saturating_sub(bytes));
-        let paid = self
-            .paid
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .unwrap_or_default();
-        self.moved(bytes.saturating_sub(paid));
     }
 
     fn moved(&self, bytes: u64) {
@@ -155,8 +143,7 @@ impl AsyncWrite for Metered {
     ) -> Poll<io::Result<usize>> {
         self.meter.check()?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.meter
-            .written(u64::try_from(written).unwrap_or(u64::MAX));
+        self.meter.moved(u64::try_from(written).unwrap_or(u64::MAX));
         Poll::Ready(Ok(written))
     }
 

@@ -204,21 +204,29 @@ async fn what_requests_hold_until_they_are_answered_is_told_and_in_the_budget_on
     };
     let (gate, names) = (Guard::default(), no_names());
     let budget = Arc::new(Budget::new(8, 1_000_000));
-    let (address, _) = server(|mut stream| async move {
-        let mut seen = vec![0; 1 << 20];
-        let mut all = 0;
-        while all < 600_000 {
-            all += stream.read(&mut seen).await.unwrap();
-        }
-        let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
-    })
-    .await;
-    let answer = send(&gate, &names, &budget, post(address), LIMITS).await;
+    let reading = async || {
+        let script = |mut stream: TcpStream| async move {
+            let mut seen = vec![0; 1 << 20];
+            let mut all = 0;
+            while all < 600_000 {
+                match stream.read(&mut seen).await {
+                    Ok(read) if read > 0 => all += read,
+                    _ => return,
+                }
+            }
+            let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        };
+        let (address, _) = server(script).await;
+        address
+    };
+    let request = post(reading().await);
+    let answer = send(&gate, &names, &budget, request, LIMITS).await;
     assert_eq!(answer.unwrap().status(), 204);
     let left = budget.left();
     assert!((399_000..400_000).contains(&left), "{left}");
     assert_eq!((budget.most_kept(), budget.most_kept()), (600_000, 0));
-    let error = send(&gate, &names, &budget, post(address), LIMITS).await;
+    let request = post(reading().await);
+    let error = send(&gate, &names, &budget, request, LIMITS).await;
     assert!(describe(&error.unwrap_err()).contains("used up their 1000000 bytes"));
 }
