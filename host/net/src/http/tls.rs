@@ -18,9 +18,9 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::HttpError;
 use super::target::{Host, Target};
 use super::wire::{Meter, Metered};
-use super::{HttpError, Stage};
 use crate::grants::Tls;
 
 /// Trusted authorities, loaded on first use, and again as long as there are none.
@@ -111,7 +111,7 @@ pub(super) async fn handshake(
                 address: meter.address(),
                 source: io::Error::new(error.kind(), error.to_string()),
             };
-            let cause = meter.error(Stage::Tls).or_else(|| check.rejected().take());
+            let cause = meter.error().or_else(|| check.rejected().take());
             cause.unwrap_or_else(error)
         })
 }
