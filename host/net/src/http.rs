@@ -42,9 +42,9 @@ use wire::{AbruptEnd, Meter, Wire};
 
 /// Maximum size of a request's body, in bytes.
 pub const MAX_REQUEST_BODY: usize = 1024 * 1024;
-/// Maximum size of the head of a request or an answer, in bytes.
+/// Maximum size of the head of an answer, in bytes. The caller bounds that of a request.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// Maximum number of header lines of a head.
+/// Maximum number of header lines of an answer.
 pub const MAX_HEADERS: usize = 256;
 /// Maximum number of interim answers (1xx) before the final one.
 pub const MAX_INTERIM: u32 = 8;

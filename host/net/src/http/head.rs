@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use super::budget::BudgetGuard;
 use super::target::Target;
 use super::until::Until;
-use super::{BoxError, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+use super::{BoxError, HttpError, MAX_REQUEST_BODY, Stage};
 
 /// Headers that control the connection, which handlers may not set.
 const REFUSED: [HeaderName; 11] = [
@@ -90,16 +90,6 @@ fn headers(
     if !lengths.iter().all(right) {
         return refuse(format!(
             "its Content-Length is not that of its body, {length}"
-        ));
-    }
-    let size = given
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 4)
-        .sum::<usize>()
-        + target.path.as_str().len();
-    if MAX_HEAD < size || MAX_HEADERS < given.len() {
-        return refuse(format!(
-            "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers"
         ));
     }
 
