@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Note;
 use super::readings::Glob;
-use super::{MAX_NOTES, Note};
 use crate::listing::Listing;
 use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
+/// Number of near misses that are kept once there are eight times as many.
+const MOST_MISSED: usize = 1_000;
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
 /// Subject of a note about no single device.
@@ -82,10 +84,10 @@ impl<'a> Notes<'a> {
             miss,
             hint: None,
         });
-        if self.missed.len() > 8 * MAX_NOTES {
+        if self.missed.len() > 8 * MOST_MISSED {
             self.sort();
-            self.forgotten += self.missed.len() - MAX_NOTES;
-            self.missed.truncate(MAX_NOTES);
+            self.forgotten += self.missed.len() - MOST_MISSED;
+            self.missed.truncate(MOST_MISSED);
         }
     }
 
@@ -104,8 +106,6 @@ impl<'a> Notes<'a> {
         rules: &[Rule],
         hint: impl Fn(&Rule, usize, &str) -> Option<String>,
     ) -> (Vec<Note>, u64) {
-        let read = self.globs.len() + self.as_regex.len();
-        let total = read + self.missed.len() + self.forgotten;
         self.sort();
         let globs = self.globs.into_iter().filter_map(|(glob, why)| {
             let (rule, term) = lookup(rules, glob.rule, glob.term)?;
@@ -141,7 +141,6 @@ impl<'a> Notes<'a> {
                 .and_then(|(rule, _)| hint(rule, failed, told.devpath));
         }
         let bare = folded(&missed);
-        let total = bare.values().fold(total, |total, count| total + 1 - count);
         let mut said = BTreeSet::new();
         let missed = missed.iter().filter_map(|told| {
             let (rule, term) = lookup(rules, told.rule, told.miss.failed)?;
@@ -159,13 +158,8 @@ impl<'a> Notes<'a> {
             };
             Some(near(told.devpath, rule, term, &why))
         });
-        let notes: Vec<Note> = globs
-            .chain(as_regex)
-            .chain(missed)
-            .take(MAX_NOTES)
-            .collect();
-        let dropped = total.saturating_sub(notes.len());
-        (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
+        let notes = globs.chain(as_regex).chain(missed).collect();
+        (notes, u64::try_from(self.forgotten).unwrap_or(u64::MAX))
     }
 }
 
@@ -282,8 +276,7 @@ mod tests {
         notes.missed(0, "/devices/z", miss(2, None));
         notes.matched_as_regex(0, 0, "/devices/x00000");
         let (written, dropped) = notes.written(&rules, |_, _, _| None);
-        assert_eq!(written.len(), MAX_NOTES);
-        assert_eq!(dropped, 10_002 - 1_000);
+        assert_eq!((written.len(), dropped), (3_001, 7_001));
         let reasons: Vec<(&str, &str)> = written
             .iter()
             .take(3)
