@@ -242,6 +242,18 @@ pub struct LoadError {
     pub transient: bool,
 }
 
+impl LoadError {
+    /// Creates an error other than that of missing grants.
+    pub fn new(source_name: &str, message: impl Into<String>, transient: bool) -> Self {
+        Self {
+            source_name: source_name.to_owned(),
+            message: message.into(),
+            missing_grants: Vec::new(),
+            transient,
+        }
+    }
+}
+
 /// Loader that turns files into handlers.
 #[async_trait]
 pub trait Loader: Send + Sync {

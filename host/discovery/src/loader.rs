@@ -561,12 +561,8 @@ async fn load(
 }
 
 fn broken(name: &str) -> LoadError {
-    LoadError {
-        source_name: name.to_owned(),
-        message: "the loader panicked; this is a bug, see the log".to_owned(),
-        missing_grants: Vec::new(),
-        transient: false,
-    }
+    let why = "the loader panicked; this is a bug, see the log";
+    LoadError::new(name, why, false)
 }
 
 #[cfg(test)]

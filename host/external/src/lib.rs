@@ -209,10 +209,6 @@ impl Loader for External {
 }
 
 fn changed(name: &str) -> LoadError {
-    LoadError {
-        source_name: name.to_owned(),
-        message: "its registration has changed since it was found; retrying".to_owned(),
-        missing_grants: Vec::new(),
-        transient: true,
-    }
+    let why = "its registration has changed since it was found; retrying";
+    LoadError::new(name, why, true)
 }

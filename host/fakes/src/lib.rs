@@ -174,17 +174,8 @@ impl HandlerSource for Files {
         let there = self.there.lock().unwrap();
         let mut files = there.iter();
         let found = files.find(|file| file.name == name && version(file) == *wanted);
-        let error = || load_error(name, "is missing", true);
+        let error = || LoadError::new(name, "is missing", true);
         found.cloned().ok_or_else(error)
-    }
-}
-
-fn load_error(source_name: &str, message: &str, transient: bool) -> LoadError {
-    LoadError {
-        source_name: source_name.to_owned(),
-        message: message.to_owned(),
-        missing_grants: Vec::new(),
-        transient,
     }
 }
 
@@ -280,7 +271,7 @@ impl Loader for FakeLoader {
         };
         tokio::time::sleep(duration).await;
         self.running.lock().unwrap().0 -= 1;
-        let error = |message: &str, transient| load_error(&file.name, message, transient);
+        let error = |message: &str, transient| LoadError::new(&file.name, message, transient);
         if text == "broken" {
             return Err(error("is not a component", false));
         }

@@ -330,12 +330,7 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
 
 /// Returns a source that does not load.
 fn broken(source: &str) -> (String, LoadedSource) {
-    let error = LoadError {
-        source_name: source.to_owned(),
-        message: "is not a component".to_owned(),
-        missing_grants: Vec::new(),
-        transient: false,
-    };
+    let error = LoadError::new(source, "is not a component", false);
     let loaded = LoadedSource {
         error: Some(error),
         ..LoadedSource::default()
