@@ -114,6 +114,6 @@ impl Runtime {
 
     /// Returns the reason why native code is not cached, if nothing can be written to its folder.
     pub fn unkept(&self) -> Option<&leafhost_core::ports::SourceProblem> {
-        self.cache.unkept()
+        self.cache.unkept.as_ref()
     }
 }

@@ -108,7 +108,7 @@ pub(super) async fn handshake(
         .await
         .map_err(|error| {
             let error = || HttpError::Tls {
-                address: meter.address(),
+                address: meter.address,
                 source: io::Error::new(error.kind(), error.to_string()),
             };
             let cause = meter.error().or_else(|| check.rejected().take());

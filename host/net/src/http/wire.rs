@@ -15,7 +15,7 @@ use super::{Budget, HttpError, MAX_INTERIM, Stage};
 /// Counters of one connection, and the limit that it exceeded.
 #[derive(Debug)]
 pub(super) struct Meter {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     interim: AtomicU32,
     passed: OnceLock<Passed>,
     budget: Arc<Budget>,
@@ -36,10 +36,6 @@ impl Meter {
             passed: OnceLock::new(),
             budget,
         }
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     pub(super) fn interim(&self) {

@@ -103,7 +103,7 @@ impl WasiHttpHooks for Requests {
         };
         let (reach, budget) = (self.reach.clone(), self.budget.clone());
         Box::new(async move {
-            let answer = send(&*reach, reach.names(), &budget, request, limits).await;
+            let answer = send(&*reach, &reach.names, &budget, request, limits).await;
             let answer = answer.map_err(|error| describe(&reach, error))?;
             let answer = answer.map(|body| {
                 body.map_err(move |error| describe(&reach, error))
