@@ -51,7 +51,7 @@ impl Target {
         let port = authority.as_str().strip_prefix(host).unwrap_or_default();
         let port = match port.trim_start_matches(':') {
             "" => default_port(tls),
-            digits => match digits.parse() {
+            digits => match digits.parse::<u16>() {
                 Ok(port) if port != 0 && !digits.starts_with('+') => port,
                 _ => return Err(wrong("its URL has no port from 1 to 65535")),
             },
