@@ -5,6 +5,7 @@
 //! itself, 5 the compiler panicked, 1 anything else; the reason is on standard error.
 
 use std::io::{self, Read as _, Write as _};
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -44,8 +45,9 @@ fn main() -> ExitCode {
 struct Invalid(String);
 
 fn compile() -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     rayon::ThreadPoolBuilder::new()
-        .num_threads(threads())
+        .num_threads(cores.min(THREADS))
         .build_global()
         .map_err(|error| {
             anyhow!("cannot start the compiler's threads ({error}); {MORE_THREADS}")
@@ -68,8 +70,4 @@ fn compile() -> Result<()> {
         .write_all(&native)
         .and_then(|()| output.flush())
         .context("cannot write the native code to standard output")
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS))
 }
