@@ -17,7 +17,7 @@ use leafhost_agent::{Agent, AgentConfig, Ports};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, Digest, HandlerFacts};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{
     AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, Owner, ResourceLedger,
@@ -282,8 +282,7 @@ impl LoaderStore for Simulation {
 #[async_trait]
 impl Loader for Simulation {
     async fn load(&self, _: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
-        Ok(Arc::new(Simulated {
-            number: self.number,
+        let facts = HandlerFacts {
             description: Description {
                 name: HANDLER.to_owned(),
                 version: "1".to_owned(),
@@ -292,6 +291,15 @@ impl Loader for Simulation {
                 shared: false,
             },
             digest: Digest(HANDLER.to_owned()),
+            endpoint: None,
+            warnings: Vec::new(),
+            is_named: false,
+            most_devices: SHARED,
+            uses_udev: false,
+        };
+        Ok(Arc::new(Simulated {
+            number: self.number,
+            facts,
         }))
     }
 }
@@ -318,30 +326,13 @@ impl ResourceLedger for Simulation {
 #[derive(Debug)]
 struct Simulated {
     number: usize,
-    description: Description,
-    digest: Digest,
+    facts: HandlerFacts,
 }
 
 #[async_trait]
 impl Handler for Simulated {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
-
-    fn is_named(&self) -> bool {
-        false
-    }
-
-    fn most_devices(&self) -> usize {
-        SHARED
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
     }
 
     async fn validate(&self, _: &str) -> Result<Vec<FieldProblem>, Fault> {

@@ -211,9 +211,9 @@ impl AgentState {
         let loaded = handlers.sources.values();
         let mut using = loaded
             .filter_map(|loaded| loaded.handler.as_ref())
-            .filter(|handler| handler.uses_udev());
+            .filter(|handler| handler.facts().uses_udev);
         let needed = using.any(|handler| {
-            let name = &handler.description().name;
+            let name = &handler.facts().description.name;
             report
                 .configurations
                 .values()
@@ -354,7 +354,7 @@ fn handler_views(set: &HandlerSet, reports: &[HandlerReport]) -> Vec<HandlerView
         let name = loaded
             .handler
             .as_ref()
-            .map(|handler| &handler.description().name);
+            .map(|handler| &handler.facts().description.name);
         let report = reports
             .iter()
             .find(|report| Some(&report.name) == name && report.source == *source);
@@ -389,17 +389,17 @@ fn handler_view(
         ..HandlerView::default()
     };
     if let Some(handler) = &loaded.handler {
-        let description = handler.description();
-        view.name.clone_from(&description.name);
-        view.version.clone_from(&description.version);
-        view.endpoint = handler.endpoint().map(str::to_owned);
+        let facts = handler.facts();
+        view.name.clone_from(&facts.description.name);
+        view.version.clone_from(&facts.description.version);
+        view.endpoint.clone_from(&facts.endpoint);
         if view.endpoint.is_some() {
             "external".clone_into(&mut view.kind);
         } else {
             "component".clone_into(&mut view.kind);
-            view.digest.clone_from(&handler.digest().0);
+            view.digest.clone_from(&facts.digest.0);
         }
-        view.warnings = handler.warnings().to_vec();
+        view.warnings.clone_from(&facts.warnings);
     }
     if let Some(report) = report {
         view.name.clone_from(&report.name);

@@ -62,7 +62,7 @@ impl AgentState {
         let loaded = handlers.sources.values();
         let mut loaded = loaded.filter_map(|one| one.handler.as_ref());
         let mut configurations = report.configurations.values();
-        loaded.all(|one| serves(&one.description().name))
+        loaded.all(|one| serves(&one.facts().description.name))
             && configurations.all(|one| !one.sessions.is_empty() || !serves(&one.handler))
     }
 
@@ -224,7 +224,8 @@ fn source_name(file: &str) -> Option<String> {
 /// Returns the name of a source's handler. If the source was never loaded, the name is taken from its file, or from the beginning of an
 /// external source's name.
 fn name_of(source: &str, loaded: &LoadedSource) -> String {
-    let described = loaded.handler.as_ref().map(|one| &one.description().name);
+    let handler = loaded.handler.as_ref();
+    let described = handler.map(|one| &one.facts().description.name);
     let registered = loaded.registration.as_ref().map(|one| &one.handler);
     let name = described.or(registered).cloned();
     name.unwrap_or_else(|| {
@@ -237,13 +238,14 @@ fn name_of(source: &str, loaded: &LoadedSource) -> String {
 }
 
 fn reported_source(loaded: &LoadedSource) -> ReportedSource {
-    let endpoint = loaded.handler.as_ref().and_then(|one| one.endpoint());
-    let component = || loaded.handler.as_ref().filter(|_| endpoint.is_none());
+    let facts = loaded.handler.as_ref().map(|one| one.facts());
+    let endpoint = facts.and_then(|facts| facts.endpoint.clone());
+    let component = facts.filter(|facts| facts.endpoint.is_none());
     let refused = loaded.error.as_ref();
     ReportedSource {
-        endpoint: endpoint.map(str::to_owned),
-        version: component().map(|one| one.description().version.clone()),
-        digest: component().map(|one| one.digest().0.clone()),
+        endpoint,
+        version: component.map(|facts| facts.description.version.clone()),
+        digest: component.map(|facts| facts.digest.0.clone()),
         missing_grants: refused.map_or_else(Vec::new, |error| error.missing_grants.clone()),
         problem: refused.map(|error| ReportedProblem {
             reason: HANDLER_REFUSED.to_owned(),

@@ -75,12 +75,8 @@ impl HandlerSource for HandlerSources {
                 });
             }
         }
-        Err(LoadError {
-            source_name: name.to_owned(),
-            message: "the file has changed since it was found; retrying".to_owned(),
-            missing_grants: Vec::new(),
-            transient: true,
-        })
+        let why = "the file has changed since it was found; retrying";
+        Err(LoadError::new(name, why, true))
     }
 }
 

@@ -5,21 +5,19 @@
 //! itself, 5 the compiler panicked, 1 anything else; the reason is on standard error.
 
 use std::io::{self, Read as _, Write as _};
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
 use leafhost_core::text::chain;
-use leafhost_wasm::{
-    EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, MORE_THREADS, engine_config,
-};
+use leafhost_wasm::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MORE_THREADS, engine_config};
 use wasmtime::{Engine, OptLevel};
 
 mod sandbox;
 
 /// Number of Cranelift threads; each takes a part of the bounded address space.
 const THREADS: usize = 4;
-const SET_UP: &str = "cannot set up the compiler";
 
 fn main() -> ExitCode {
     if let Err(error) = sandbox::enter() {
@@ -47,27 +45,23 @@ fn main() -> ExitCode {
 struct Invalid(String);
 
 fn compile() -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     rayon::ThreadPoolBuilder::new()
-        .num_threads(threads())
+        .num_threads(cores.min(THREADS))
         .build_global()
         .map_err(|error| {
             anyhow!("cannot start the compiler's threads ({error}); {MORE_THREADS}")
         })?;
-    let mut config = engine_config().context(SET_UP)?;
+    let set_up = |error: wasmtime::Error| anyhow!("cannot set up the compiler: {error:#}");
+    let mut config = engine_config().map_err(set_up)?;
     // Native code stays in the agent's memory, so size matters.
     config.cranelift_opt_level(OptLevel::SpeedAndSize);
-    let engine = Engine::new(&config).map_err(|error| anyhow!("{SET_UP}: {error:#}"))?;
+    let engine = Engine::new(&config).map_err(set_up)?;
+    // The agent has checked the size, and memory is limited.
     let mut wasm = Vec::new();
-    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     io::stdin()
-        .lock()
-        .take(most + 1)
         .read_to_end(&mut wasm)
         .context("cannot read the component from standard input")?;
-    if wasm.len() > MAX_BYTES {
-        let why = format!("the component has more than {} MiB", MAX_BYTES >> 20);
-        return Err(Invalid(why).into());
-    }
     let native = engine
         .precompile_component(&wasm)
         .map_err(|error| Invalid(format!("{error:#}")))?;
@@ -76,8 +70,4 @@ fn compile() -> Result<()> {
         .write_all(&native)
         .and_then(|()| output.flush())
         .context("cannot write the native code to standard output")
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS))
 }

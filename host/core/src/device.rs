@@ -184,30 +184,37 @@ impl Device {
         None
     }
 
-    /// Returns the total text of the device, in bytes.
-    pub fn text(&self) -> usize {
+    /// Returns all texts of the device.
+    pub fn texts(&self) -> impl Iterator<Item = &String> {
         let pairs = self.properties.iter().chain(&self.capacity);
-        let pairs = pairs.map(|(name, value)| name.len() + value.len());
         let mounts = self.mounts.iter();
-        let mounts = mounts.map(|mount| mount.container_path.len() + mount.host_path.len());
+        let mounts = mounts.flat_map(|mount| [&mount.container_path, &mount.host_path]);
         let nodes = self.nodes.iter();
-        let nodes = nodes.map(|node| node.container_path.len() + node.host_path.len());
-        let attributes = self.attributes.iter().map(|(name, value)| {
-            let value = match value {
-                AttributeValue::String(text) | AttributeValue::Version(text) => text.len(),
-                AttributeValue::Int(_) | AttributeValue::Bool(_) => 0,
+        let nodes =
+            nodes.flat_map(|node| [&node.container_path, &node.host_path, &node.permissions]);
+        let attributes = self.attributes.iter().flat_map(|(name, value)| {
+            let text = match value {
+                AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
+                AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
             };
-            name.len() + value
+            [Some(name), text].into_iter().flatten()
         });
         let reason = match &self.health {
-            Health::Unhealthy(reason) => reason.len(),
-            Health::Healthy | Health::Unknown => 0,
+            Health::Unhealthy(reason) => Some(reason),
+            Health::Healthy | Health::Unknown => None,
         };
-        let lists = pairs.chain(mounts).chain(nodes).chain(attributes);
-        self.id.len()
-            + self.physical_id.as_ref().map_or(0, String::len)
-            + reason
-            + lists.sum::<usize>()
+        [Some(&self.id), self.physical_id.as_ref(), reason]
+            .into_iter()
+            .flatten()
+            .chain(pairs.flat_map(|(name, value)| [name, value]))
+            .chain(mounts)
+            .chain(nodes)
+            .chain(attributes)
+    }
+
+    /// Returns the total text of the device, in bytes.
+    pub fn text(&self) -> usize {
+        self.texts().map(String::len).sum()
     }
 }
 

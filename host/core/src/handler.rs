@@ -21,6 +21,26 @@ pub struct Description {
     pub shared: bool,
 }
 
+/// Facts about a loaded handler, which do not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerFacts {
+    /// Description that the handler gives of itself.
+    pub description: Description,
+    /// Digest of the handler's bytes.
+    pub digest: Digest,
+    /// Endpoint of an external handler; `None` for a component.
+    pub endpoint: Option<String>,
+    /// Warnings for the operator that do not prevent loading, such as a grant that matches nothing.
+    pub warnings: Vec<String>,
+    /// True if the grants name the handler. It is then trusted with the secrets of its Configurations, even if another
+    /// source owned the name before.
+    pub is_named: bool,
+    /// Maximum number of devices of one session.
+    pub most_devices: usize,
+    /// True if the handler uses udev's data on devices.
+    pub uses_udev: bool,
+}
+
 /// Handler name that a source serves, and the order of the source among all that serve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Registration {

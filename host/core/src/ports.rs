@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::configuration::{Configuration, FieldProblem};
-use crate::handler::{Description, Digest, Registration};
+use crate::handler::{Digest, HandlerFacts, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
 use crate::node_report::ObjectName;
@@ -242,6 +242,18 @@ pub struct LoadError {
     pub transient: bool,
 }
 
+impl LoadError {
+    /// Creates an error other than that of missing grants.
+    pub fn new(source_name: &str, message: impl Into<String>, transient: bool) -> Self {
+        Self {
+            source_name: source_name.to_owned(),
+            message: message.into(),
+            missing_grants: Vec::new(),
+            transient,
+        }
+    }
+}
+
 /// Loader that turns files into handlers.
 #[async_trait]
 pub trait Loader: Send + Sync {
@@ -252,27 +264,10 @@ pub trait Loader: Send + Sync {
 /// Loaded handler.
 #[async_trait]
 pub trait Handler: Send + Sync + Debug {
-    /// Returns the handler's description of itself.
-    fn description(&self) -> &Description;
-    /// Returns the digest of the handler's bytes.
-    fn digest(&self) -> &Digest;
-    /// Returns the endpoint of an external handler; `None` for a component.
-    fn endpoint(&self) -> Option<&str> {
-        None
-    }
-    /// Returns warnings for the operator that do not prevent loading, such as a grant that matches nothing.
-    fn warnings(&self) -> &[String];
-    /// Returns true if the grants name the handler. It is then trusted with the secrets of its Configurations, even if
-    /// another source owned the name before.
-    fn is_named(&self) -> bool;
-    /// Returns the maximum number of devices of one session.
-    fn most_devices(&self) -> usize;
+    /// Returns the facts about the handler.
+    fn facts(&self) -> &HandlerFacts;
     /// Validates `details`; an empty list means they are valid.
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
-    /// Returns true if the handler uses udev's data on devices.
-    fn uses_udev(&self) -> bool {
-        false
-    }
     /// Returns hints for the operator on valid `details`.
     async fn remarks(&self, details: &str) -> Vec<crate::session::Explanation> {
         let _ = details;

@@ -319,11 +319,11 @@ impl LoaderTask {
             (Ok((handler, file)), false) => {
                 tracing::info!(
                     source = name,
-                    handler = handler.description().name,
-                    version = handler.description().version,
+                    handler = handler.facts().description.name,
+                    version = handler.facts().description.version,
                     "handler loaded"
                 );
-                let named = handler.description().name.clone();
+                let named = handler.facts().description.name.clone();
                 entry.loaded.handler = Some(handler);
                 entry.loaded.error = None;
                 entry.loaded.given_up = false;
@@ -479,7 +479,7 @@ impl LoaderTask {
 
     /// Returns the location of a source, if it is known.
     fn location(&self, source: &str, entry: &Entry) -> Option<SourceLocation> {
-        if entry.loaded.handler.as_ref()?.endpoint().is_some() {
+        if entry.loaded.handler.as_ref()?.facts().endpoint.is_some() {
             return Some(SourceLocation::External);
         }
         match self.objects.get(source) {
@@ -551,12 +551,8 @@ async fn load(
 }
 
 fn broken(name: &str) -> LoadError {
-    LoadError {
-        source_name: name.to_owned(),
-        message: "the loader panicked; this is a bug, see the log".to_owned(),
-        missing_grants: Vec::new(),
-        transient: false,
-    }
+    let why = "the loader panicked; this is a bug, see the log";
+    LoadError::new(name, why, false)
 }
 
 #[cfg(test)]

@@ -327,7 +327,7 @@ impl SourceSession {
 
     /// Returns the [`Opening`] that is passed to the handler.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
-        if self.digest.as_ref() == Some(handler.digest()) {
+        if self.digest.as_ref() == Some(&handler.facts().digest) {
             Opening::Changed
         } else {
             Opening::First
@@ -340,8 +340,8 @@ impl SourceSession {
             self.devices.reopen();
             self.partial = false;
         }
-        self.devices.limit(handler.most_devices());
-        self.digest = Some(handler.digest().clone());
+        self.devices.limit(handler.facts().most_devices);
+        self.digest = Some(handler.facts().digest.clone());
         self.restart = None;
         self.invalid.clear();
         Arc::make_mut(&mut self.view).failures = 0;

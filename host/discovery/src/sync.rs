@@ -26,7 +26,7 @@ impl DiscoveryTask {
             .iter()
             .filter_map(|(source, loaded)| {
                 let handler = loaded.handler.as_ref()?;
-                let key = HandlerKey::new(&handler.description().name, source);
+                let key = HandlerKey::new(&handler.facts().description.name, source);
                 Some((key, Arc::clone(handler)))
             })
             .collect();
@@ -186,7 +186,7 @@ pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler
     let trusted = set.trusted.get(&key.name);
     let is_first = trusted.is_none_or(|first| first.is_there && first.source == key.source);
     SourceRank {
-        is_secondary: !handler.is_named() && !is_first,
+        is_secondary: !handler.facts().is_named && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }
 }

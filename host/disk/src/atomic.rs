@@ -100,11 +100,6 @@ pub fn write_with(
     sync(folder)
 }
 
-/// Returns true if this is the name of a temporary file, which is left if a process ends during a write.
-fn is_temporary(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(TEMPORARY)
-}
-
 /// Returns the folder and the name of a file.
 ///
 /// # Errors
@@ -137,8 +132,8 @@ pub fn open(folder: &Path) -> io::Result<Vec<String>> {
         if !entry.file_type()?.is_file() {
             continue;
         }
-        if is_temporary(&name) {
-            // On a read-only disk the file stays, and a later start removes it.
+        if name.starts_with('.') && name.ends_with(TEMPORARY) {
+            // A process has ended during a write. On a read-only disk the file stays, and a later start removes it.
             let _ = fs::remove_file(entry.path());
         } else {
             names.push(name);

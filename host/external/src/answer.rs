@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use leafhost_core::device::{Device, DeviceNode, Mount};
-use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::fault::Fault;
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_grants::{Bounds, Grants, Reported, Secrets, resolve};
@@ -21,22 +21,6 @@ pub fn discovery(
     shared: bool,
     secrets: &Secrets,
 ) -> Result<Discovery, Fault> {
-    let limits = &grants.limits;
-    let too_large = |what| Err(Fault::new(FaultReason::AnswerTooLarge, what));
-    let devices = set.devices.len();
-    if devices > usize::try_from(limits.devices).unwrap_or(usize::MAX) {
-        return too_large(format!(
-            "the set has {devices} devices, at most {}; `limits.devices` in the grants raises it",
-            limits.devices
-        ));
-    }
-    let text: usize = set.devices.iter().map(Reported::text).sum();
-    if text > usize::try_from(limits.answer).unwrap_or(usize::MAX) {
-        return too_large(format!(
-            "the set has {text} bytes of text, at most {}; give the devices fewer or shorter properties",
-            limits.answer
-        ));
-    }
     let mounts = OnceLock::new();
     let bounds = Bounds {
         grants,
@@ -47,32 +31,14 @@ pub fn discovery(
     };
     let mut left_out = LeftOuts::default();
     Ok(Discovery {
-        devices: Devices::Complete(bounds.devices(set.devices, &mut left_out)),
+        devices: Devices::Complete(bounds.devices(set.devices, &mut left_out)?),
         departed: Vec::new(),
         left_out,
     })
 }
 
 impl Reported for proto::Device {
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn texts(&self) -> impl Iterator<Item = &String> {
-        let pairs = self.properties.iter();
-        let mounts = self.mounts.iter();
-        let mounts = mounts.flat_map(|mount| [&mount.container_path, &mount.host_path]);
-        let nodes = self.device_specs.iter();
-        let nodes =
-            nodes.flat_map(|node| [&node.container_path, &node.host_path, &node.permissions]);
-        [&self.id]
-            .into_iter()
-            .chain(pairs.flat_map(|(name, value)| [name, value]))
-            .chain(mounts)
-            .chain(nodes)
-    }
-
-    fn into_device(self, shared: bool) -> Result<Device, String> {
+    fn into_device(self, shared: bool) -> (Device, Option<String>) {
         let mut device = Device::new(self.id, shared);
         device.properties = self.properties;
         let mounts = self.mounts.into_iter().map(|mount| Mount {
@@ -87,12 +53,13 @@ impl Reported for proto::Device {
             permissions: node.permissions,
         });
         device.nodes = nodes.collect();
-        Ok(device)
+        (device, None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::fault::FaultReason;
     use leafhost_core::session::Property;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, HandlerFacts};
 use leafhost_core::ports::{LoadError, SourceFile};
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
@@ -18,12 +18,8 @@ use crate::wire;
 #[derive(Debug, Clone)]
 pub struct ExternalHandler {
     pub target: Target,
-    /// Display form of the endpoint.
-    pub endpoint: String,
-    pub description: Description,
-    pub digest: Digest,
+    pub facts: HandlerFacts,
     pub grants: Grants,
-    pub warnings: Vec<String>,
 }
 
 impl ExternalHandler {
@@ -69,8 +65,7 @@ impl ExternalHandler {
                 "`devices.nodes` in {grants_file} has `udev`, which names no node of a handler that is not a component; write patterns"
             ));
         }
-        Ok(Self {
-            endpoint: registered.endpoint.to_string(),
+        let facts = HandlerFacts {
             description: Description {
                 name: registered.name.clone(),
                 version: String::new(),
@@ -79,9 +74,16 @@ impl ExternalHandler {
                 shared: registered.shared,
             },
             digest: source.digest(),
-            target: Target::new(shared, file.name.clone(), registered, &grants),
-            grants,
+            endpoint: Some(registered.endpoint.to_string()),
             warnings,
+            is_named: grants.name.is_some(),
+            most_devices: usize::try_from(grants.limits.devices).unwrap_or(usize::MAX),
+            uses_udev: false,
+        };
+        Ok(Self {
+            target: Target::new(shared, file.name.clone(), registered, &grants),
+            facts,
+            grants,
         })
     }
 

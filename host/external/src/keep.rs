@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::registrations::Registered;
 
-/// Maximum number of bytes that are read.
-const MAX: u64 = 1 << 20;
-
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
@@ -19,15 +16,10 @@ struct File {
 
 /// Reads the registrations of an earlier run; returns none if there is no file.
 pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
-    let found = match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        found => found?,
-    };
-    if found.len() > MAX {
-        return Err(io::Error::other("is too large"));
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        bytes => Ok(serde_json::from_slice::<File>(&bytes?)?.handlers),
     }
-    let file: File = serde_json::from_slice(&std::fs::read(path)?)?;
-    Ok(file.handlers)
 }
 
 /// Writes the file atomically.

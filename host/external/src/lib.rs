@@ -22,7 +22,6 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::wait;
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
-use leafhost_uds::SocketFile;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -83,8 +82,6 @@ struct Shared {
     /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
-    /// Registration socket that was created last.
-    made: watch::Sender<Option<SocketFile>>,
 }
 
 impl Shared {
@@ -158,7 +155,6 @@ impl External {
             registrations: Mutex::new(registrations),
             changed: Notify::new(),
             socket_problem: watch::Sender::new(None),
-            made: watch::Sender::new(None),
         });
         let (sender, set) = watch::channel(Arc::default());
         tasks.add_loop(
@@ -173,15 +169,6 @@ impl External {
             loader,
             set,
         })
-    }
-}
-
-impl Drop for External {
-    fn drop(&mut self) {
-        // The serving task may not end before the process does.
-        if let Some(made) = self.shared.made.borrow().as_ref() {
-            made.remove();
-        }
     }
 }
 
@@ -222,10 +209,6 @@ impl Loader for External {
 }
 
 fn changed(name: &str) -> LoadError {
-    LoadError {
-        source_name: name.to_owned(),
-        message: "its registration has changed since it was found; retrying".to_owned(),
-        missing_grants: Vec::new(),
-        transient: true,
-    }
+    let why = "its registration has changed since it was found; retrying";
+    LoadError::new(name, why, true)
 }

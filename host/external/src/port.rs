@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::HandlerFacts;
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Session, SessionSpec};
 
@@ -14,28 +14,8 @@ use crate::session::ExternalSession;
 
 #[async_trait]
 impl Handler for ExternalHandler {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn endpoint(&self) -> Option<&str> {
-        Some(&self.endpoint)
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    fn is_named(&self) -> bool {
-        self.grants.name.is_some()
-    }
-
-    fn most_devices(&self) -> usize {
-        usize::try_from(self.grants.limits.devices).unwrap_or(usize::MAX)
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
     }
 
     async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {

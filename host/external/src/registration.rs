@@ -9,7 +9,7 @@ use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::text::clean;
 use leafhost_uds::authority::{Localhost, PREFACE};
-use leafhost_uds::{Accepting, Connection};
+use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
 use tokio::io::{Join, join};
 use tokio::net::UnixListener;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -51,7 +51,7 @@ pub async fn serve(shared: Arc<Shared>) {
             }
         };
         shared.socket_problem(None);
-        shared.made.send_replace(Some(made.clone()));
+        let made = RemovedOnDrop(made);
         tracing::info!(socket = %shared.socket().display(), "external handlers may register");
         let service = Service {
             shared: Arc::clone(&shared),
@@ -68,9 +68,9 @@ pub async fn serve(shared: Arc<Shared>) {
             .serve_with_incoming(connections(listener));
         tokio::select! {
             ended = server => tracing::warn!(?ended, "the registration socket of external handlers is served again"),
-            () = made.gone() => {}
+            () = made.0.gone() => {}
         }
-        made.remove();
+        drop(made);
         sleep(AGAIN).await;
     }
 }

@@ -115,15 +115,13 @@ impl Entry {
         }
     }
 
-    /// Returns true while the connection that was made at registration holds.
-    fn is_held(&self) -> bool {
-        self.first.as_ref().is_some_and(FirstConnection::holds)
-    }
-
-    /// Returns true while the connection of the registration may still be made.
-    fn is_to_be_reached(&self, now: Instant) -> bool {
-        let since = self.registered_at.filter(|_| self.first.is_none());
-        since.is_some_and(|at| now < at + FIRST_CONNECTION)
+    /// Returns the state of the connection that is made at registration.
+    fn first(&self, now: Instant) -> First {
+        match (&self.first, self.registered_at) {
+            (Some(first), _) if first.holds() => First::Holds(first.clone()),
+            (None, Some(at)) if now < at + FIRST_CONNECTION => First::ToCome,
+            _ => First::Ended,
+        }
     }
 
     /// Returns the `Instant` from which the handler is not a source, if there is one.
@@ -220,7 +218,7 @@ impl Registrations {
             if let Some((source, entry)) = known.next() {
                 let since = entry.registered_at;
                 let is_now = since.is_some_and(|at| now < at + REGISTER_SPACING);
-                if entry.is_held() || is_now {
+                if matches!(entry.first(now), First::Holds(_)) || is_now {
                     registered.mark = entry.registered.mark;
                 } else {
                     let source = source.clone();
@@ -309,14 +307,8 @@ impl Registrations {
     /// Returns the state of the connection that is made to a handler in the network when it registers. Within [`FIRST_CONNECTION`] after
     /// the registration, a missing connection may still be made.
     pub fn first_connection(&self, source: &str, now: Instant) -> First {
-        let Some(entry) = self.entries.get(source) else {
-            return First::Ended;
-        };
-        match &entry.first {
-            Some(first) if first.holds() => First::Holds(first.clone()),
-            _ if entry.is_to_be_reached(now) => First::ToCome,
-            _ => First::Ended,
-        }
+        let entry = self.entries.get(source);
+        entry.map_or(First::Ended, |entry| entry.first(now))
     }
 
     /// Records the connection that was made at registration, and returns it while it holds; the first of two is kept.
@@ -343,7 +335,7 @@ impl Registrations {
         let Some(entry) = self.entries.get_mut(source) else {
             return;
         };
-        if !is_there && entry.is_to_be_reached(now) {
+        if !is_there && matches!(entry.first(now), First::ToCome) {
             // The handler may register before it serves.
             entry.look_at = now + UNUSED;
         } else if !is_there {

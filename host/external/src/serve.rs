@@ -58,17 +58,17 @@ pub struct Error(String);
 pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     let own = config
         .folder
-        .join(format!("{}.sock", handler.description().name));
+        .join(format!("{}.sock", handler.facts().description.name));
     let (listener, made) = match socket::bind(&own).await {
         Ok(bound) => bound,
         Err(why) => return Error(format!(": {why}")),
     };
     let ended = Arc::new(Ended::default());
     let request = RegisterDiscoveryHandlerRequest {
-        name: handler.description().name.clone(),
+        name: handler.facts().description.name.clone(),
         endpoint: own.to_string_lossy().into_owned(),
         endpoint_type: EndpointType::Uds.into(),
-        shared: handler.description().shared,
+        shared: handler.facts().description.shared,
     };
     let agent = config.folder.join(SOCKET);
     let service = Served {

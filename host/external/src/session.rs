@@ -209,7 +209,7 @@ impl Course {
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
                 .map_err(|error| End::Lost(format!("the message of the handler is not a set of devices ({error}); the agent retries; make sure that the handler is built for this version of the protocol")))?;
-            let shared = handler.description.shared;
+            let shared = handler.facts.description.shared;
             discovery(set, &handler.grants, shared, &secrets).map_err(End::Fault)
         });
         let wall = self.handler.grants.limits.wall;

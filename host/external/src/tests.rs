@@ -337,8 +337,8 @@ async fn a_handler_registers_is_asked_as_akri_does_and_each_set_is_all_there_is(
     node.register_socket("a", "a.sock").await.unwrap();
     let handler = node.load("a@a.sock").await.unwrap();
     let path = node.path("a.sock").canonicalize().unwrap();
-    assert_eq!(handler.endpoint(), path.to_str());
-    assert!(handler.description().shared);
+    assert_eq!(handler.facts().endpoint.as_deref(), path.to_str());
+    assert!(handler.facts().description.shared);
     let properties = [("user", "admin", false), ("password", "hunter2", true)];
     let properties = properties.map(|(name, value, secret)| Property {
         name: name.to_owned(),
@@ -378,11 +378,8 @@ async fn what_a_device_brings_along_needs_the_handlers_grants_file() {
     });
     node.register_socket("a", "a.sock").await.unwrap();
     let handler = node.load("a@a.sock").await.unwrap();
-    assert!(
-        handler.warnings()[0].contains("a.grants.yaml"),
-        "{:?}",
-        handler.warnings()
-    );
+    let warnings = &handler.facts().warnings;
+    assert!(warnings[0].contains("a.grants.yaml"), "{warnings:?}");
     let mut session = node.open("a@a.sock").await;
     let left_out = discovered(&mut session).await.left_out.shown;
     assert!(
@@ -400,12 +397,14 @@ async fn what_a_device_brings_along_needs_the_handlers_grants_file() {
     let mut session = node.open("a@a.sock").await;
     assert_eq!(ids(&mut session).await, ["d"]);
     let handler = node.load("a@a.sock").await.unwrap();
-    assert_eq!((handler.warnings(), handler.is_named()), (&[][..], false));
+    let facts = handler.facts();
+    assert!(facts.warnings.is_empty() && !facts.is_named, "{facts:?}");
 
     node.grant(&[("a.grants.yaml", "name: a\nlimits: {devices: 5000}")]);
     node.sources(|set| set.grants.len() == 1).await;
     let handler = node.load("a@a.sock").await.unwrap();
-    assert_eq!((handler.is_named(), handler.most_devices()), (true, 5000));
+    let facts = handler.facts();
+    assert_eq!((facts.is_named, facts.most_devices), (true, 5000));
 
     for (grants, words) in [("devises: {}", "devises"), ("name: b", "name: b")] {
         node.grant(&[("a.grants.yaml", grants)]);

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest, Registration};
+use leafhost_core::handler::{Description, Digest, HandlerFacts, Registration};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
@@ -163,17 +163,8 @@ impl HandlerSource for Files {
         let there = self.there.lock().unwrap();
         let mut files = there.iter();
         let found = files.find(|file| file.name == name && version(file) == *wanted);
-        let error = || load_error(name, "is missing", true);
+        let error = || LoadError::new(name, "is missing", true);
         found.cloned().ok_or_else(error)
-    }
-}
-
-fn load_error(source_name: &str, message: &str, transient: bool) -> LoadError {
-    LoadError {
-        source_name: source_name.to_owned(),
-        message: message.to_owned(),
-        missing_grants: Vec::new(),
-        transient,
     }
 }
 
@@ -269,7 +260,7 @@ impl Loader for FakeLoader {
         };
         tokio::time::sleep(duration).await;
         self.running.lock().unwrap().0 -= 1;
-        let error = |message: &str, transient| load_error(&file.name, message, transient);
+        let error = |message: &str, transient| LoadError::new(&file.name, message, transient);
         if text == "broken" {
             return Err(error("is not a component", false));
         }
@@ -287,10 +278,7 @@ impl Loader for FakeLoader {
 /// Handler whose sessions report what the test passes to [`FakeHandler::say`].
 #[derive(Debug)]
 pub struct FakeHandler {
-    description: Description,
-    named: bool,
-    endpoint: Option<String>,
-    digest: Digest,
+    facts: HandlerFacts,
     /// Results of the next validations; later ones find no problem.
     pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
     pub opened: Mutex<Vec<Opened>>,
@@ -312,25 +300,21 @@ impl FakeHandler {
 
     /// Creates a handler that its grants name.
     pub fn named(text: &str) -> Arc<Self> {
-        Arc::new(Self {
-            named: true,
-            ..Self::unnamed(text)
-        })
+        let mut handler = Self::unnamed(text);
+        handler.facts.is_named = true;
+        Arc::new(handler)
     }
 
     /// Creates an external handler that serves at `endpoint`.
     pub fn external(text: &str, endpoint: &str) -> Arc<Self> {
-        Arc::new(Self {
-            endpoint: Some(endpoint.to_owned()),
-            ..Self::unnamed(text)
-        })
+        let mut handler = Self::unnamed(text);
+        handler.facts.endpoint = Some(endpoint.to_owned());
+        Arc::new(handler)
     }
 
     fn unnamed(text: &str) -> Self {
         let (name, version) = text.split_once('@').unwrap_or((text, "1"));
-        Self {
-            named: false,
-            endpoint: None,
+        let facts = HandlerFacts {
             description: Description {
                 name: name.to_owned(),
                 version: version.to_owned(),
@@ -339,6 +323,14 @@ impl FakeHandler {
                 shared: true,
             },
             digest: Digest(text.to_owned()),
+            endpoint: None,
+            warnings: Vec::new(),
+            is_named: false,
+            most_devices: 4096,
+            uses_udev: name == "udev",
+        };
+        Self {
+            facts,
             validations: Mutex::default(),
             opened: Mutex::default(),
             panics: Mutex::default(),
@@ -370,32 +362,8 @@ impl FakeHandler {
 
 #[async_trait]
 impl Handler for FakeHandler {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn endpoint(&self) -> Option<&str> {
-        self.endpoint.as_deref()
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
-
-    fn uses_udev(&self) -> bool {
-        self.description.name == "udev"
-    }
-
-    fn is_named(&self) -> bool {
-        self.named
-    }
-
-    fn most_devices(&self) -> usize {
-        4096
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
     }
 
     async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {

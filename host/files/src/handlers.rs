@@ -63,14 +63,13 @@ impl HandlerSource for FileHandlers {
 
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
         let fetched = folder::fetch(&self.folder, &RULES, name, &version.digest);
-        let bytes = fetched.map_err(|why| LoadError {
-            source_name: name.to_owned(),
-            message: format!(
+        let bytes = fetched.map_err(|why| {
+            let path = self.folder.join(name);
+            let why = format!(
                 "{} {why}; retrying; a file that is put there is loaded",
-                self.folder.join(name).display()
-            ),
-            missing_grants: Vec::new(),
-            transient: true,
+                path.display()
+            );
+            LoadError::new(name, why, true)
         })?;
         Ok(SourceFile {
             name: name.to_owned(),

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use leafhost_core::device::{self, Device};
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::device::{self, Device, Health};
+use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::left_out::{LeftOut, LeftOuts};
+use leafhost_core::text::clean;
 
 use crate::{Grants, Resolved, Secrets};
 
@@ -14,27 +17,9 @@ const SHOWN_REASON: usize = 1024;
 
 /// Device in the form that a handler reports.
 pub trait Reported {
-    /// Returns the id.
-    fn id(&self) -> &str;
-
-    /// Returns all texts as received.
-    fn texts(&self) -> impl Iterator<Item = &String>;
-
-    /// Returns all numbers as received.
-    fn numbers(&self) -> impl Iterator<Item = i64> {
-        std::iter::empty()
-    }
-
-    /// Converts the device.
-    ///
-    /// # Errors
-    /// Returns the reason if that is not possible.
-    fn into_device(self, shared: bool) -> Result<Device, String>;
-
-    /// Returns the number of bytes of text.
-    fn text(&self) -> usize {
-        self.texts().map(String::len).sum()
-    }
+    /// Converts the device. Also returns the problem that the converted device does not show, if there is one: a name that is specified
+    /// twice. The problem quotes texts as they are, so that a secret in it is recognized.
+    fn into_device(self, shared: bool) -> (Device, Option<String>);
 }
 
 /// Reason why a device is left out.
@@ -70,14 +55,40 @@ pub struct Bounds<'a> {
 
 impl Bounds<'_> {
     /// Converts the devices; leaves out those that break a rule. Blocks if they have paths.
-    pub fn devices<R: Reported>(&self, list: Vec<R>, left_out: &mut LeftOuts) -> Vec<Device> {
+    ///
+    /// # Errors
+    /// Returns a [`Fault`] if there are more devices, or more text, than the grants allow.
+    pub fn devices<R: Reported>(
+        &self,
+        list: Vec<R>,
+        left_out: &mut LeftOuts,
+    ) -> Result<Vec<Device>, Fault> {
+        let limits = &self.grants.limits;
+        let too_large = |what| Err(Fault::new(FaultReason::AnswerTooLarge, what));
+        if list.len() > usize::try_from(limits.devices).unwrap_or(usize::MAX) {
+            return too_large(format!(
+                "the answer has {} devices, at most {}; `limits.devices` in the grants raises it",
+                list.len(),
+                limits.devices
+            ));
+        }
+        let list = list.into_iter().map(|raw| raw.into_device(self.shared));
+        let list: Vec<(Device, Option<String>)> = list.collect();
+        let text: usize = list.iter().map(|(device, _)| device.text()).sum();
+        if text > usize::try_from(limits.answer).unwrap_or(usize::MAX) {
+            return too_large(format!(
+                "the devices of the answer have {text} bytes of text, at most {}",
+                limits.answer
+            ));
+        }
         let mut ids = BTreeSet::new();
-        let is_new: Vec<bool> = list.iter().map(|raw| ids.insert(raw.id())).collect();
+        let is_new = list.iter().map(|(device, _)| ids.insert(&device.id));
+        let is_new: Vec<bool> = is_new.collect();
         let mut devices = Vec::with_capacity(list.len());
-        for (raw, is_new) in list.into_iter().zip(is_new) {
-            let id = raw.id().to_owned();
+        for ((device, twice), is_new) in list.into_iter().zip(is_new) {
+            let id = device.id.clone();
             let checked = if is_new {
-                self.device(raw)
+                self.device(device, twice)
             } else {
                 let reason = "the id was there before in the same answer; the first one counts";
                 Err(reason.to_owned().into())
@@ -93,35 +104,39 @@ impl Bounds<'_> {
                 }
             }
         }
-        devices
+        Ok(devices)
     }
 
-    fn device<R: Reported>(&self, raw: R) -> Result<Device, Rejection> {
-        if raw.text() > device::MAX_TEXT {
+    fn device(&self, mut device: Device, twice: Option<String>) -> Result<Device, Rejection> {
+        if device.text() > device::MAX_TEXT {
             return Err(format!("has more than {} bytes of text", device::MAX_TEXT).into());
         }
         // Secrets are checked first: later errors quote texts escaped, and a secret would not be recognized in that form.
-        if let Some(name) = self.secret_in(&raw) {
+        if let Some(name) = self.secret_in(&device) {
             let reason = format!("has the value of the secret property {name}, or a part of it");
             return Err(reason.into());
         }
-        let mut device = raw.into_device(self.shared)?;
-        if let Some(problem) = device.problem() {
+        if let Some(problem) = twice.or_else(|| device.problem()) {
             return Err(problem.into());
+        }
+        if let Health::Unhealthy(reason) = &mut device.health {
+            *reason = clean(reason, SHOWN_REASON);
         }
         self.hand_out(&mut device)?;
         Ok(device)
     }
 
     /// Returns the name of a secret property that the device shows.
-    fn secret_in<R: Reported>(&self, raw: &R) -> Option<&str> {
+    fn secret_in(&self, device: &Device) -> Option<&str> {
         if self.secrets.is_empty() {
             return None;
         }
-        let text = raw.texts().find_map(|text| self.secrets.find(text));
+        let text = device.texts().find_map(|text| self.secrets.find(text));
         text.or_else(|| {
-            raw.numbers()
-                .find_map(|number| self.secrets.find_number(number))
+            device.attributes.values().find_map(|value| match value {
+                AttributeValue::Int(number) => self.secrets.find_number(*number),
+                _ => None,
+            })
         })
     }
 }

@@ -1,6 +1,5 @@
 //! The `network` section of a grants file as values: the networks, hosts and ports that a handler may reach. Opens no socket.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -116,16 +115,6 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let has_zero = text.len() > 1 && text.starts_with('0');
     text.parse().ok().filter(|_| is_plain && !has_zero)
-}
-
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.first, self.last) {
-            (1, u16::MAX) => f.write_str("*"),
-            (first, last) if first == last => write!(f, "{first}"),
-            (first, last) => write!(f, "{first}-{last}"),
-        }
-    }
 }
 
 impl Ports {

@@ -42,14 +42,12 @@ use wire::{AbruptEnd, Meter, Wire};
 
 /// Maximum size of a request's body, in bytes.
 pub const MAX_REQUEST_BODY: usize = 1024 * 1024;
-/// Maximum size of the head of a request or an answer, in bytes.
+/// Maximum size of the head of an answer, in bytes. The caller bounds that of a request.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// Maximum number of header lines of a head.
+/// Maximum number of header lines of an answer.
 pub const MAX_HEADERS: usize = 256;
 /// Maximum number of interim answers (1xx) before the final one.
 pub const MAX_INTERIM: u32 = 8;
-/// Default limit of an answer's body, in bytes.
-pub const MAX_BODY: u64 = 1024 * 1024;
 
 /// Error of the body of a request.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -67,7 +65,7 @@ pub trait RequestPolicy: Sync {
     fn tls(&self) -> &Tls;
 }
 
-/// Time limits of the phases of one request, and the size limit of its answer.
+/// Time limits of the phases of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Limit of look-up, connection and TLS, together.
@@ -78,8 +76,6 @@ pub struct Limits {
     pub between_bytes: Duration,
     /// Limit from the start to the last byte of the answer, including the time that the caller takes to read it.
     pub total: Duration,
-    /// Maximum size of the answer's body, in bytes; a larger one is [`HttpError::TooLarge`], never a truncated body.
-    pub max_body: u64,
 }
 
 /// Sends one request on a connection of its own.
@@ -114,11 +110,9 @@ async fn send_trusting(
     let target = Target::of(request.uri())?;
     let mut kept = BudgetGuard::new(budget);
     let request = head::collect(&target, request, total, &mut kept).await?;
-    let body = http_body::Body::size_hint(request.body()).lower();
-
     let connecting = Until::after(limits.connect).or(total);
     let (stream, address) = connect::connect(gate, names, &target, connecting).await?;
-    let meter = Meter::new(address, limits.max_body, body, Arc::clone(budget));
+    let meter = Meter::new(address, Arc::clone(budget));
     let meter = Arc::new(meter);
     let stream = wire::Metered::new(stream, Arc::clone(&meter));
     let wire: Box<dyn Wire> = if target.tls {

@@ -20,8 +20,8 @@ use crate::multicast::Groups;
 
 /// Delay between a change and the next reading: changes often come together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// First and maximum pause after netlink failed; each pause is twice the previous one.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Pause after netlink failed.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,21 +140,12 @@ impl Network {
 
 /// Follows the kernel for ever; retries after a failure.
 async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
-    let (first, longest) = RETRY;
-    let mut pause = first;
     loop {
-        let error = match publish(&sender) {
-            Ok(()) => {
-                pause = first;
-                let changed = next_change(&mut events).await;
-                let Err(error) = changed else { continue };
-                error
-            }
-            Err(error) => error,
-        };
-        tracing::warn!(%error, "cannot watch the network interfaces; retrying in {pause:?}");
-        sleep(pause).await;
-        pause = (pause * 2).min(longest);
+        if let Err(error) = publish_and_wait(&mut events, &sender).await {
+            tracing::warn!(%error, "cannot watch the network interfaces; retrying in {RETRY:?}");
+            sleep(RETRY).await;
+        }
+        // A new socket has none of the events that came before the next reading.
         match Events::open() {
             Ok(opened) => events = opened,
             Err(error) => tracing::debug!(%error, "no netlink socket"),
@@ -162,11 +153,15 @@ async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
     }
 }
 
-/// Waits for a change and those that come with it.
-async fn next_change(events: &mut Events) -> io::Result<()> {
+/// Publishes the interfaces, and waits for a change and those that come with it.
+async fn publish_and_wait(
+    events: &mut Events,
+    sender: &watch::Sender<Arc<Interfaces>>,
+) -> io::Result<()> {
+    publish(sender)?;
     events.next().await?;
     sleep(SETTLE).await;
-    events.drain()
+    Ok(())
 }
 
 fn publish(sender: &watch::Sender<Arc<Interfaces>>) -> io::Result<()> {

@@ -6,7 +6,6 @@
 //!
 //! The datagrams read are bounded per socket, the queued ones per listener.
 
-mod bucket;
 mod group_socket;
 #[cfg(test)]
 mod tests;

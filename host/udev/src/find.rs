@@ -21,8 +21,6 @@ use hints::Chain;
 use notes::Notes;
 use readings::Readings;
 
-/// Maximum number of notes per search.
-pub const MAX_NOTES: usize = 1_000;
 /// Time limit of one search, a hundred times the time for hundreds of devices.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for remedies of rules that no device nearly matches.
@@ -35,7 +33,7 @@ pub struct Found {
     pub devices: Vec<Device>,
     /// Notes for the operator: first terms that are globs here and were regular expressions in Akri, then terms that held only as a regular
     /// expression, then devices that no rule took and one nearly did, those with the most matching terms first; devices
-    /// that only lack the value share one note. At most [`MAX_NOTES`].
+    /// that only lack the value share one note.
     pub notes: Vec<Note>,
     /// Number of notes that were dropped.
     pub notes_dropped: u64,
@@ -126,7 +124,6 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 notes.missed(index, devpath, miss);
             }
         } else {
-            notes.matched();
             let (rules, node) = (held, own);
             matched.insert(devpath, Matched { rules, node });
         }
@@ -140,7 +137,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let (mut notes, notes_dropped) = notes.written(rules, hint);
     let until = Instant::now() + REMEDIES;
     for (index, rule) in (0..).zip(rules) {
-        if !near.contains(&index) && notes.len() < MAX_NOTES {
+        if !near.contains(&index) {
             let remedy = walk.remedy(&listing, rule, until);
             notes.push(remedy.unwrap_or_else(|| notes::nothing(rule, &listing)));
         }

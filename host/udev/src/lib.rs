@@ -23,8 +23,8 @@ mod wake;
 
 pub use attribute::read;
 pub use event::Event;
-pub use find::{Device, Found, MAX_NOTES, Note, find};
-pub use monitor::{Group, Monitor, MonitorError};
+pub use find::{Device, Found, Note, find};
+pub use monitor::{Group, Monitor};
 pub use owner::{Owner, owner};
 pub use rule::{Field, InvalidRule, MAX_TERMS, MAX_VALUE, Rule, Term};
 pub use subsystems::Subsystems;

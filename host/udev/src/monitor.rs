@@ -69,23 +69,6 @@ impl Group {
     }
 }
 
-/// Reason why events cannot be heard.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct MonitorError {
-    what: String,
-    source: io::Error,
-}
-
-impl MonitorError {
-    fn of_thread(source: io::Error) -> Self {
-        Self {
-            what: "cannot start the thread that listens for device events".to_owned(),
-            source,
-        }
-    }
-}
-
 /// Monitor of device events, which listens until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
@@ -98,20 +81,24 @@ pub struct Monitor {
 
 impl Monitor {
     /// Starts to listen to the group that can be heard here. No event after its return is missed.
-    pub fn start() -> Result<Self, MonitorError> {
+    pub fn start() -> io::Result<Self> {
         Self::start_on(Group::here())
     }
 
     /// Starts to listen to a group.
-    pub fn start_on(group: Group) -> Result<Self, MonitorError> {
+    pub fn start_on(group: Group) -> io::Result<Self> {
+        let of_thread = |error: io::Error| {
+            let what = "cannot start the thread that listens for device events";
+            io::Error::other(format!("{what}: {error}"))
+        };
         let (events, _) = broadcast::channel(BACKLOG);
-        let (stop, stopped) = UnixStream::pair().map_err(MonitorError::of_thread)?;
+        let (stop, stopped) = UnixStream::pair().map_err(of_thread)?;
         let (ready, opened) = mpsc::channel();
         let weak = events.downgrade();
         let thread = std::thread::Builder::new()
             .name("udev-monitor".to_owned())
             .spawn(move || run(group, &events, &stopped, &ready))
-            .map_err(MonitorError::of_thread)?;
+            .map_err(of_thread)?;
         let monitor = Self {
             group,
             events: weak,
@@ -120,15 +107,10 @@ impl Monitor {
         };
         match opened.recv() {
             Ok(Ok(())) => Ok(monitor),
-            Ok(Err(source)) => Err(MonitorError {
-                what: format!(
-                    "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead"
-                ),
-                source,
-            }),
-            Err(_) => Err(MonitorError::of_thread(io::Error::other(
-                "it ended before it listened",
+            Ok(Err(error)) => Err(io::Error::other(format!(
+                "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead: {error}"
             ))),
+            Err(_) => Err(of_thread(io::Error::other("it ended before it listened"))),
         }
     }
 

@@ -10,17 +10,10 @@ pub struct Subsystems {
 
 impl Subsystems {
     /// Creates the list from globs in udev's syntax: `video4linux`, `usb*`. `*` allows all, including devices without a subsystem.
-    pub fn new<I>(globs: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: AsRef<str>,
-    {
-        Self {
-            globs: globs
-                .into_iter()
-                .map(|glob| Pattern::glob(glob.as_ref()))
-                .collect(),
-        }
+    pub fn new(globs: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        let globs = globs.into_iter();
+        let globs = globs.map(|glob| Pattern::glob(glob.as_ref())).collect();
+        Self { globs }
     }
 
     /// Returns true if devices of `subsystem` may be seen.

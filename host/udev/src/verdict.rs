@@ -145,7 +145,7 @@ impl Partial {
 }
 
 /// Returns true if the field needs a file of the device or of udev's database.
-pub(crate) fn costs_a_file(field: Field) -> bool {
+fn costs_a_file(field: Field) -> bool {
     !matches!(
         field,
         Field::Devpath | Field::Kernel | Field::Kernels | Field::Subsystem | Field::Subsystems

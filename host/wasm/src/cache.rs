@@ -40,7 +40,7 @@ pub(crate) struct Cache {
     fingerprint: String,
     seal: Seal,
     /// Reason why no entry is added, if nothing can be written.
-    unkept: Option<SourceProblem>,
+    pub(crate) unkept: Option<SourceProblem>,
 }
 
 impl Cache {
@@ -68,11 +68,6 @@ impl Cache {
         };
         cache.prune();
         Ok(cache)
-    }
-
-    /// Returns the reason why no entries are added, if there is one.
-    pub(crate) fn unkept(&self) -> Option<&SourceProblem> {
-        self.unkept.as_ref()
     }
 
     /// Returns the native code of the component with that digest, if this agent made it for an equal engine. Blocks.

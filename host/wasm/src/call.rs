@@ -53,7 +53,7 @@ impl Host {
             })
         };
         Ok(Self {
-            ticker: Ticker::start(threads.runtime(), tick),
+            ticker: Ticker::start(&threads.guests, tick),
             engine,
             threads: Arc::new(threads),
             admission: admission::shared(),

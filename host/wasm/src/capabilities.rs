@@ -95,7 +95,7 @@ impl types::Host for CallState {}
 /// Links all capabilities. The imports of each component are checked before it is linked.
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
-    wasi::add_to_linker(&mut linker)?;
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     sockets::add_to_linker(&mut linker)?;
     http::add_to_linker(&mut linker)?;
     DiscoveryHandler::add_to_linker::<_, HasSelf<CallState>>(&mut linker, |state| state)?;

@@ -14,7 +14,7 @@ use wasmparser::{Encoding, Parser, Payload};
 use crate::engine::hex;
 
 /// Maximum size of an unpacked component, in bytes.
-pub const MAX_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 /// Interface that a component must export to be a handler.
 const HANDLER: &str = "leafhost:discovery/handler";
 /// Packages of the contract with their supported versions, newest first: an import or export names one of them.

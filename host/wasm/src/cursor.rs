@@ -1,6 +1,5 @@
 //! The cursors of all sessions: bounds the bytes that handlers make the host remember.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,22 +43,8 @@ impl Cursors {
 /// A kept cursor, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    bytes: Box<[u8]>,
+    pub(crate) bytes: Box<[u8]>,
     all: Arc<Cursors>,
-}
-
-impl Deref for Cursor {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl PartialEq for Cursor {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes == other.bytes
-    }
 }
 
 impl Drop for Cursor {

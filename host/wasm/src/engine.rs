@@ -3,8 +3,6 @@
 //! An engine accepts only native code that was compiled with equal settings, so exactly one function creates the settings. The optimization level
 //! is not among those settings.
 
-use std::hash::{Hash as _, Hasher};
-
 use sha2::{Digest as _, Sha256};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, ModuleVersionStrategy,
@@ -28,23 +26,16 @@ const KEPT_TABLE: usize = 4 << 10;
 /// Number of unused slots that stay with the component that used them last.
 const WARM: u32 = 8;
 
-/// Reason why the engine could not be created.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot set up the WebAssembly engine")]
-pub struct EngineError(#[source] pub(crate) wasmtime::Error);
-
 /// Returns the settings. Native code carries no tables for debuggers and profilers, because it is written, checked and read as a whole.
 /// Without them, the backtrace of a trap still has function names.
 ///
 /// # Errors
 /// Returns an error if wasmtime refuses the settings.
-pub fn engine_config() -> Result<Config, EngineError> {
+pub fn engine_config() -> wasmtime::Result<Config> {
     let mut config = Config::new();
     // The output of a compiler from another version of the agent is refused when it is read.
     let version = concat!("leafhost ", env!("CARGO_PKG_VERSION"));
-    config
-        .module_version(ModuleVersionStrategy::Custom(version.to_owned()))
-        .map_err(EngineError)?;
+    config.module_version(ModuleVersionStrategy::Custom(version.to_owned()))?;
     config
         .epoch_interruption(true)
         .generate_address_map(false)
@@ -62,21 +53,19 @@ pub fn engine_config() -> Result<Config, EngineError> {
 
 /// Creates an engine that runs native code and has no compiler. Guests get their memory from a pool, which reserves some TiB of address
 /// space and saves most of the setup time of a guest. With less address space, the memory of each guest is mapped separately.
-pub(crate) fn engine() -> Result<Engine, EngineError> {
+pub(crate) fn engine() -> wasmtime::Result<Engine> {
     let mut config = engine_config()?;
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool()))
         .async_stack_zeroing(true);
-    Engine::new(&config)
-        .or_else(|error| {
-            let why = format!("{error:#}");
-            tracing::info!(
-                why,
-                "no pool for the memory of guests, each call maps its own"
-            );
-            Engine::new(&engine_config().map_err(|error| error.0)?)
-        })
-        .map_err(EngineError)
+    Engine::new(&config).or_else(|error| {
+        let why = format!("{error:#}");
+        tracing::info!(
+            why,
+            "no pool for the memory of guests, each call maps its own"
+        );
+        Engine::new(&engine_config()?)
+    })
 }
 
 /// Returns a pool that has room for the maximum use of [`GUESTS`] guests.
@@ -107,27 +96,16 @@ fn pool() -> PoolingAllocationConfig {
 /// Returns a hex digest of everything that native code must match to run here: the version of wasmtime including the patch number (a patch
 /// may fix the compiler), the settings, the version of Leafhost, and the target. The digest is part of the name under which native code is
 /// cached.
-pub(crate) fn fingerprint() -> Result<String, EngineError> {
-    struct Sink(Sha256);
-    impl Hasher for Sink {
-        fn finish(&self) -> u64 {
-            0
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.update(bytes);
-        }
-    }
-    let mut sink = Sink(Sha256::new());
-    ModuleVersionStrategy::WasmtimeVersion.hash(&mut sink);
-    for part in [
-        format!("{:?}", engine_config()?).as_str(),
+pub(crate) fn fingerprint() -> wasmtime::Result<String> {
+    let settings = format!("{:?}", engine_config()?);
+    let parts = [
+        ENGINE,
+        settings.as_str(),
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-    ] {
-        part.hash(&mut sink);
-    }
-    Ok(hex(&sink.0.finalize()))
+    ];
+    Ok(hex(&Sha256::digest(parts.join("\n"))))
 }
 
 /// Formats bytes as lower-case hex.

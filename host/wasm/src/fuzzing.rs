@@ -17,5 +17,5 @@ pub use crate::cache::Seal;
 /// Returns a [`Fault`] if the answer exceeds a limit.
 pub fn discovery(answer: types::Discovery, bounds: &Bounds<'_>) -> Result<Discovery, Fault> {
     output::weigh(&answer, &bounds.grants.limits)?;
-    Ok(output::discovery(answer.devices, answer.departed, bounds))
+    output::discovery(answer.devices, answer.departed, bounds)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::HandlerFacts;
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Explanation, Session, SessionSpec};
 use leafhost_grants::{Grants, Secrets};
@@ -179,9 +179,7 @@ impl Guest {
 
 pub(crate) struct LoadedHandler {
     pub(crate) guest: Arc<Guest>,
-    pub(crate) description: Description,
-    pub(crate) digest: Digest,
-    pub(crate) warnings: Vec<String>,
+    pub(crate) facts: HandlerFacts,
     pub(crate) events: Arc<Events>,
 }
 
@@ -189,45 +187,27 @@ impl std::fmt::Debug for LoadedHandler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoadedHandler")
             .field("source", &self.guest.source)
-            .field("name", &self.description.name)
-            .field("digest", &self.digest.short())
+            .field("name", &self.facts.description.name)
+            .field("digest", &self.facts.digest.short())
             .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
 impl Handler for LoadedHandler {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    fn is_named(&self) -> bool {
-        self.guest.grants.name.is_some()
-    }
-
-    fn uses_udev(&self) -> bool {
-        self.guest.capabilities.udev.is_ok()
-    }
-
-    fn most_devices(&self) -> usize {
-        usize::try_from(self.guest.grants.limits.devices).unwrap_or(usize::MAX)
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
     }
 
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        let looked = self.guest.look_at(&self.description.name, details, None);
+        let name = &self.facts.description.name;
+        let looked = self.guest.look_at(name, details, None);
         Ok(looked.await?.0)
     }
 
     async fn remarks(&self, details: &str) -> Vec<Explanation> {
-        let looked = self.guest.look_at(&self.description.name, details, None);
+        let name = &self.facts.description.name;
+        let looked = self.guest.look_at(name, details, None);
         looked.await.map_or_else(|_| Vec::new(), |(_, told)| told)
     }
 
@@ -235,7 +215,7 @@ impl Handler for LoadedHandler {
         let secrets = Arc::new(Secrets::new(&spec.properties));
         let opening = spec.opening;
         let sink = self.guest.sink(
-            &self.description.name,
+            &self.facts.description.name,
             spec.configuration.to_string(),
             secrets,
         );
@@ -264,7 +244,7 @@ impl Handler for LoadedHandler {
                 },
                 network: network.clone(),
             },
-            shared: self.description.shared,
+            shared: self.facts.description.shared,
             spec,
             sink,
         };

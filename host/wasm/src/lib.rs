@@ -40,8 +40,8 @@ mod ticker;
 mod timeouts;
 
 pub use compiler::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
-pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
-pub use engine::{ENGINE, EngineError, engine_config};
+pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, inspect};
+pub use engine::{ENGINE, engine_config};
 pub use suggest::suggest;
 pub use threads::MORE_THREADS;
 
@@ -65,12 +65,9 @@ pub struct RuntimeConfig {
 /// Reason why there is no runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine could not be created.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The capabilities could not be linked.
-    #[error("cannot link the capabilities")]
-    Link(#[source] wasmtime::Error),
+    /// The engine could not be created, or the capabilities could not be linked.
+    #[error("cannot set up the WebAssembly engine")]
+    Engine(#[from] wasmtime::Error),
     /// This folder cannot be used as the cache.
     #[error("cannot use {path} for native code: {1}; make it this user's own or choose another folder", path = .0.display())]
     Cache(PathBuf, #[source] std::io::Error),
@@ -98,7 +95,7 @@ impl Runtime {
     /// Returns an error, with the remedy, if the cache folder cannot be used or threads cannot be started.
     pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, Error> {
         let engine = engine::engine()?;
-        let linker = capabilities::link(&engine).map_err(Error::Link)?;
+        let linker = capabilities::link(&engine)?;
         let path = config.cache_dir;
         let cache = cache::Cache::open(&path, engine::fingerprint()?)
             .map_err(|error| Error::Cache(path, error))?;
@@ -117,6 +114,6 @@ impl Runtime {
 
     /// Returns the reason why native code is not cached, if nothing can be written to its folder.
     pub fn unkept(&self) -> Option<&leafhost_core::ports::SourceProblem> {
-        self.cache.unkept()
+        self.cache.unkept.as_ref()
     }
 }

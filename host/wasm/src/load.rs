@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::fault::FaultReason;
 use leafhost_core::grants_file;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, Digest, HandlerFacts};
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::{Handler, LoadError, Loader, SourceFile};
 use leafhost_core::text::{clean, escape};
@@ -95,11 +95,18 @@ impl Runtime {
             }
             Err(fault) => warnings.push(format!("`validate` failed for its own example: {fault}")),
         }
-        Ok(LoadedHandler {
-            guest: Arc::new(guest),
+        let facts = HandlerFacts {
             description,
             digest: inspection.digest,
+            endpoint: None,
             warnings,
+            is_named: guest.grants.name.is_some(),
+            most_devices: usize::try_from(guest.grants.limits.devices).unwrap_or(usize::MAX),
+            uses_udev: guest.grants.udev.is_some(),
+        };
+        Ok(LoadedHandler {
+            guest: Arc::new(guest),
+            facts,
             events: self.events.clone(),
         })
     }

@@ -10,7 +10,6 @@ use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices, Discovery};
-use leafhost_core::text::clean;
 use leafhost_grants::{Bounds, Limits, Reported};
 
 use crate::bindings::leafhost::discovery::types;
@@ -20,25 +19,18 @@ pub(crate) const MAX_CURSOR: usize = 1 << 20;
 /// Maximum number of wakes.
 const MAX_WAKES: usize = 64;
 
-/// Refuses an answer that exceeds a limit, before it is converted.
+/// Refuses an answer of which a part besides its devices exceeds a limit.
 pub(crate) fn weigh(answer: &types::Discovery, limits: &Limits) -> Result<(), Fault> {
     let too_large = |what: String| Err(Fault::new(FaultReason::AnswerTooLarge, what));
-    let devices = match &answer.devices {
-        types::Devices::Unchanged => &[][..],
-        types::Devices::Complete(list) | types::Devices::Partial(list) => list,
-    };
-    let most = usize::try_from(limits.devices).unwrap_or(usize::MAX);
-    if devices.len() > most || answer.departed.len() > most {
+    let departed = answer.departed.len();
+    if departed > usize::try_from(limits.devices).unwrap_or(usize::MAX) {
         return too_large(format!(
-            "the answer has {} devices and {} departed, at most {most} each; `limits.devices` in the grants raises it",
-            devices.len(),
-            answer.departed.len()
+            "the answer has {departed} departed devices, at most {}; `limits.devices` in the grants raises it",
+            limits.devices
         ));
     }
     let departed: usize = answer.departed.iter().map(String::len).sum();
-    let text =
-        departed + devices.iter().map(Reported::text).sum::<usize>() + of_wakes(&answer.wake);
-    weigh_text(text, limits)?;
+    weigh_text(departed + of_wakes(&answer.wake), limits)?;
     let cursor = answer.cursor.as_ref().map_or(0, Vec::len);
     if cursor > MAX_CURSOR {
         return too_large(format!(
@@ -54,87 +46,38 @@ pub(crate) fn weigh(answer: &types::Discovery, limits: &Limits) -> Result<(), Fa
     Ok(())
 }
 
-/// Converts the devices; leaves out those that break a rule.
+/// Converts the devices; leaves out those that break a rule. Refuses devices that exceed a limit together.
 pub(crate) fn discovery(
     devices: types::Devices,
     departed: Vec<String>,
     bounds: &Bounds<'_>,
-) -> Discovery {
+) -> Result<Discovery, Fault> {
     let mut left_out = LeftOuts::default();
     let devices = match devices {
         types::Devices::Unchanged => Devices::Unchanged,
-        types::Devices::Complete(list) => Devices::Complete(bounds.devices(list, &mut left_out)),
-        types::Devices::Partial(list) => Devices::Partial(bounds.devices(list, &mut left_out)),
+        types::Devices::Complete(list) => Devices::Complete(bounds.devices(list, &mut left_out)?),
+        types::Devices::Partial(list) => Devices::Partial(bounds.devices(list, &mut left_out)?),
     };
     let mut known = BTreeSet::new();
     let departed = departed
         .into_iter()
         .filter(|id| device::id_problem(id).is_none() && known.insert(id.clone()))
         .collect();
-    Discovery {
+    Ok(Discovery {
         devices,
         departed,
         left_out,
-    }
+    })
 }
 
 impl Reported for types::Device {
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn texts(&self) -> impl Iterator<Item = &String> {
-        let pairs = self.properties.iter().chain(&self.capacity);
-        let mounts = self
-            .mounts
-            .iter()
-            .flat_map(|mount| [&mount.container_path, &mount.host_path]);
-        let nodes = self
-            .device_nodes
-            .iter()
-            .flat_map(|node| [&node.container_path, &node.host_path, &node.permissions]);
-        let attributes = self.attributes.iter().flat_map(|attribute| {
-            let text = match &attribute.value {
-                types::AttributeValue::Text(text) | types::AttributeValue::Version(text) => {
-                    Some(text)
-                }
-                types::AttributeValue::Integer(_) | types::AttributeValue::Boolean(_) => None,
-            };
-            [Some(&attribute.name), text].into_iter().flatten()
-        });
-        let reason = match &self.health {
-            types::Health::Unhealthy(reason) => Some(reason),
-            types::Health::Healthy | types::Health::Unknown => None,
-        };
-        [Some(&self.id), self.physical_id.as_ref(), reason]
-            .into_iter()
-            .flatten()
-            .chain(pairs.flat_map(|(name, value)| [name, value]))
-            .chain(mounts)
-            .chain(nodes)
-            .chain(attributes)
-    }
-
-    fn numbers(&self) -> impl Iterator<Item = i64> {
-        let values = self.attributes.iter().map(|attribute| &attribute.value);
-        values.filter_map(|value| match value {
-            types::AttributeValue::Integer(number) => Some(*number),
-            _ => None,
-        })
-    }
-
-    fn text(&self) -> usize {
-        use types::AttributeValue::{Boolean, Integer};
-        let values = self.attributes.iter().map(|attribute| &attribute.value);
-        let short = values.filter(|value| matches!(value, Integer(_) | Boolean(_)));
-        self.texts().map(String::len).sum::<usize>() + 8 * short.count()
-    }
-
-    fn into_device(self, shared: bool) -> Result<Device, String> {
+    fn into_device(self, shared: bool) -> (Device, Option<String>) {
         let mut device = Device::new(self.id, self.shared.unwrap_or(shared));
+        let mut twice = None;
         device.physical_id = self.physical_id;
         for (name, value) in self.properties {
-            add("property", &mut device.properties, name, value)?;
+            let added = add("property", &mut device.properties, name, value);
+            twice = twice.or(added.err());
         }
         device.mounts = self
             .mounts
@@ -161,20 +104,22 @@ impl Reported for types::Device {
                 types::AttributeValue::Boolean(truth) => AttributeValue::Bool(truth),
                 types::AttributeValue::Version(version) => AttributeValue::Version(version),
             };
-            add("attribute", &mut device.attributes, attribute.name, value)?;
+            let added = add("attribute", &mut device.attributes, attribute.name, value);
+            twice = twice.or(added.err());
         }
         for (name, quantity) in self.capacity {
             if device.attributes.contains_key(&name) {
-                return Err(format!("capacity {name:?} is specified twice"));
+                twice.get_or_insert_with(|| format!("capacity {name} is specified twice"));
             }
-            add("capacity", &mut device.capacity, name, quantity)?;
+            let added = add("capacity", &mut device.capacity, name, quantity);
+            twice = twice.or(added.err());
         }
         device.health = match self.health {
             types::Health::Healthy => Health::Healthy,
-            types::Health::Unhealthy(reason) => Health::Unhealthy(clean(&reason, 1024)),
+            types::Health::Unhealthy(reason) => Health::Unhealthy(reason),
             types::Health::Unknown => Health::Unknown,
         };
-        Ok(device)
+        (device, twice)
     }
 }
 
@@ -183,7 +128,7 @@ fn add<T>(what: &str, map: &mut BTreeMap<String, T>, name: String, value: T) -> 
     match map.entry(name) {
         Entry::Vacant(place) => drop(place.insert(value)),
         Entry::Occupied(there) => {
-            return Err(format!("{what} {:?} is specified twice", there.key()));
+            return Err(format!("{what} {} is specified twice", there.key()));
         }
     }
     Ok(())

@@ -24,8 +24,8 @@ mod subscriptions;
 mod wakes;
 
 use pace::Pace;
+use subscriptions::SessionEvent;
 pub(crate) use subscriptions::{DeviceSubscription, NetworkSubscription, Subscriptions};
-use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, WakeConditions};
 
@@ -36,7 +36,7 @@ pub(crate) trait Caller: Send + Sync + 'static {
 }
 
 /// Input of a call that differs between the calls of a session.
-#[derive(Debug, Default, Clone, PartialEq)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct CallInput {
     pub(crate) events: Vec<CallReason>,
     /// True if more events came than are kept.
@@ -101,13 +101,13 @@ pub(crate) struct WakingSession {
 }
 
 enum Phase {
-    /// A call runs. Keeps the events that the call got, to repeat them after a failure, and the events since it began.
+    /// A call runs. Keeps the events that the call got, to repeat them after a failure. The subscriptions keep the events since it began,
+    /// because the answer decides which of them matter.
     Calling {
         call: Pin<Box<dyn Future<Output = CallResult> + Send>>,
         /// Delay between the due time of the call and its request.
         late: Duration,
         delivered: Pending,
-        since: EventBuffer,
     },
     Waiting,
     /// The details are invalid: only a new session calls again.
@@ -178,7 +178,6 @@ impl WakingSession {
             call: caller.call(ask),
             late,
             delivered,
-            since: EventBuffer::default(),
         };
     }
 
@@ -202,20 +201,18 @@ impl WakingSession {
         due.map(|at| at.max(self.not_before))
     }
 
-    /// Handles events that came while no call ran, or during the last one.
-    fn handle(&mut self, events: Vec<SessionEvent>) {
-        for event in events {
-            match event {
-                SessionEvent::Device(event) => self.device(event),
-                SessionEvent::Network if self.wakes.network => {
-                    self.pending.push(CallReason::Network);
-                }
-                SessionEvent::Group(Received::Datagram(datagram)) => self.datagram(datagram),
-                SessionEvent::Group(Received::Lost) if !self.wakes.multicast.is_empty() => {
-                    self.pending.lose();
-                }
-                SessionEvent::Network | SessionEvent::Group(Received::Lost) => {}
+    /// Handles an event that came while no call ran, or during the last one.
+    fn handle(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Device(event) => self.device(event),
+            SessionEvent::Network if self.wakes.network => {
+                self.pending.push(CallReason::Network);
             }
+            SessionEvent::Group(Received::Datagram(datagram)) => self.datagram(datagram),
+            SessionEvent::Group(Received::Lost) if !self.wakes.multicast.is_empty() => {
+                self.pending.lose();
+            }
+            SessionEvent::Network | SessionEvent::Group(Received::Lost) => {}
         }
     }
 
@@ -259,7 +256,7 @@ impl WakingSession {
     }
 
     /// Updates the session from the result of a call; returns the report.
-    fn finish(&mut self, called: CallResult, delivered: Pending, since: EventBuffer) -> Report {
+    fn finish(&mut self, called: CallResult, delivered: Pending) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
@@ -299,7 +296,6 @@ impl WakingSession {
                 self.timer = Some(self.not_before);
             }
         }
-        self.handle(since.into_events());
         self.replace_lost_events(now);
         stats.next = match self.phase {
             Phase::Refused => None,
@@ -338,17 +334,11 @@ impl Session for WakingSession {
                     call,
                     late,
                     delivered,
-                    since,
                 } => {
-                    tokio::select! {
-                        biased;
-                        mut called = call => {
-                            called.report.call.late += *late;
-                            let (delivered, since) = (std::mem::take(delivered), std::mem::take(since));
-                            return self.finish(called, delivered, since);
-                        }
-                        event = self.subscriptions.next() => since.push(event),
-                    }
+                    let mut called = call.await;
+                    called.report.call.late += *late;
+                    let delivered = std::mem::take(delivered);
+                    return self.finish(called, delivered);
                 }
                 Phase::Waiting => {
                     self.begin_if_due();
@@ -357,7 +347,7 @@ impl Session for WakingSession {
                     }
                     let at = self.due_at();
                     tokio::select! {
-                        event = self.subscriptions.next() => self.handle(vec![event]),
+                        event = self.subscriptions.next() => self.handle(event),
                         () = until(at) => {}
                     }
                 }

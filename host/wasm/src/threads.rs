@@ -24,7 +24,7 @@ pub const MORE_THREADS: &str =
 /// Threads of the guests. Each call holds a reference: without the runtime, timers and sockets of its guest would fail.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    guests: Handle,
+    pub(crate) guests: Handle,
     /// Runtime whose single worker drives timers and sockets; guests run on its blocking threads. `None` once this value is dropped.
     runtime: Option<Runtime>,
 }
@@ -60,11 +60,6 @@ impl Threads {
             guests: Handle::current(),
             runtime: None,
         }
-    }
-
-    /// Returns the runtime whose worker drives timers and sockets of guests.
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.guests
     }
 
     /// Runs a call on a thread of its own. Dropping the future ends the call.

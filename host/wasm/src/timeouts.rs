@@ -20,5 +20,3 @@ pub(crate) const INSTEAD_OF_EVENTS: Duration = Duration::from_mins(1);
 /// Maximum CPU time for comparing device events with wakes between two reports: the patterns are the handler's, and a thread of the agent
 /// compares them. Later events wake without a comparison: a superfluous call costs some milliseconds, a missing one a device.
 pub(crate) const COMPARING: Duration = Duration::from_millis(50);
-/// Delay between a network change and its evaluation: a link gets its addresses one after the other.
-pub(crate) const NETWORK_SETTLE: Duration = Duration::from_millis(200);

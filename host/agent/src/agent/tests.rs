@@ -251,7 +251,7 @@ async fn a_replaced_handler_that_sees_the_same_causes_no_write() {
             .sources
             .values()
             .filter_map(|source| source.handler.as_ref());
-        handlers.any(|handler| handler.digest().0 == "udev@2")
+        handlers.any(|handler| handler.facts().digest.0 == "udev@2")
     })
     .await;
     bench.sees(&[camera("foo0")]).await;

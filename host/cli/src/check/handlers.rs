@@ -49,10 +49,10 @@ impl Handlers {
             match loaded {
                 Ok(handler) => {
                     if counts {
-                        let warnings = handler.warnings().iter();
+                        let warnings = handler.facts().warnings.iter();
                         notes.extend(warnings.map(|warning| format!("{shown}: {warning}")));
                     }
-                    let name = handler.description().name.clone();
+                    let name = handler.facts().description.name.clone();
                     handlers.by_name.entry(name).or_insert(handler);
                 }
                 Err(message) if counts => problems.push(problem(&shown, "", message)),

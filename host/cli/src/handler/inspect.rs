@@ -32,7 +32,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         ..file.clone()
     };
     let handler = block_on(async { Ok(runtime.load(&trial).await?) })?;
-    let description = handler.description();
+    let description = &handler.facts().description;
     let mut text = String::new();
     let paint = Paint::stdout();
     field(&mut text, "Name", &description.name);
@@ -44,7 +44,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         "local: visible from this node only"
     };
     field(&mut text, "Devices", shared);
-    for warning in handler.warnings() {
+    for warning in &handler.facts().warnings {
         field(&mut text, "Warning", &paint.apply(Tone::Warning, warning));
     }
     if description.example.is_empty() {

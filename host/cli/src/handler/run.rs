@@ -26,10 +26,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     block_on(async {
         let runtime = open::runtime(&args.compiler, true)?;
         let handler = runtime.load(&source).await?;
-        for warning in handler.warnings() {
+        for warning in &handler.facts().warnings {
             note(Tone::Warning, "warning:", warning);
         }
-        let input = input::read(args, handler.description())?;
+        let input = input::read(args, &handler.facts().description)?;
         let refused = handler
             .validate(&input.details)
             .await

@@ -28,7 +28,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let mut signals = Signals::new()?;
         let runtime = open::runtime(&args.compiler, true)?;
         let handler = runtime.load(&source).await?;
-        for warning in handler.warnings() {
+        for warning in &handler.facts().warnings {
             tracing::warn!(warning, "handler serves with a warning");
         }
         let mut tasks = Tasks::default();
@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let config = Config {
             folder,
             node,
-            configuration: input::stand_in(&handler.description().name)?,
+            configuration: input::stand_in(&handler.facts().description.name)?,
             is_available,
         };
         tokio::select! {

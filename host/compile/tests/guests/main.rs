@@ -148,7 +148,7 @@ async fn a_guest_is_loaded_described_and_called() {
     let bench = Bench::new();
     let wasm = Guest::default().wasm();
     let handler = bench.load(&wasm, "").await.unwrap();
-    let description = handler.description();
+    let description = &handler.facts().description;
     assert_eq!(
         (description.name.as_str(), description.version.as_str()),
         ("textual", "1.2")
@@ -322,7 +322,7 @@ async fn an_example_that_is_refused_is_a_warning() {
     };
     let handler = bench.load(&guest.wasm(), "").await.unwrap();
     assert_eq!(
-        handler.warnings(),
+        handler.facts().warnings,
         ["the handler refuses its own example: text: dev"]
     );
     assert_eq!(handler.validate("").await.unwrap()[0].path, "text");
@@ -355,7 +355,7 @@ async fn what_is_asked_while_loading_may_take_a_moment_whatever_the_grants_say()
         ..Guest::default()
     };
     let handler = bench.load(&guest.wasm(), grants).await.unwrap();
-    let warning = &handler.warnings()[0];
+    let warning = &handler.facts().warnings[0];
     assert!(
         warning.contains("`validate` took longer than 5 s"),
         "{warning}"

@@ -40,14 +40,10 @@ impl Attempt {
         } else {
             "it is not loaded any more; put another version in its place, or, to have this one loaded, stop the agent and remove the file `loading` from its state folder"
         };
-        let error = LoadError {
-            source_name: name.to_owned(),
-            message: format!(
-                "the agent has died {deaths} {times} in a row while it was being loaded; {what}"
-            ),
-            missing_grants: Vec::new(),
-            transient: attempt.retry.is_some(),
-        };
+        let why = format!(
+            "the agent has died {deaths} {times} in a row while it was being loaded; {what}"
+        );
+        let error = LoadError::new(name, why, attempt.retry.is_some());
         (attempt, error)
     }
 

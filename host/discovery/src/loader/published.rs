@@ -31,7 +31,7 @@ impl HandlerSet {
         let sources = self.sources.values().rev();
         let handlers = sources.filter_map(|source| source.handler.as_ref());
         handlers
-            .map(|handler| (handler.description().name.as_str(), handler))
+            .map(|handler| (handler.facts().description.name.as_str(), handler))
             .collect()
     }
 }

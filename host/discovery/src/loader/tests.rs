@@ -38,7 +38,7 @@ fn shown(set: &HandlerSet) -> Vec<String> {
         .iter()
         .map(|(name, loaded)| {
             let handler = loaded.handler.as_ref();
-            let serves = handler.map_or("nothing", |handler| handler.digest().0.as_str());
+            let serves = handler.map_or("nothing", |handler| handler.facts().digest.0.as_str());
             let error = loaded
                 .error
                 .as_ref()
@@ -158,8 +158,8 @@ async fn of_two_sources_of_a_handler_the_one_whose_own_name_is_first_has_the_nam
     bench.files.put(&[file("a.wasm", "udev@2"), first]);
     bench.serves(&["a.wasm: udev@2", "z.wasm: udev@1"]).await;
     let set = Arc::clone(&bench.handlers.borrow());
-    let digests = set.by_name().into_values().map(|udev| &udev.digest().0);
-    assert_eq!(digests.collect::<Vec<_>>(), ["udev@2"]);
+    let digests = set.by_name().into_values().map(|udev| &udev.facts().digest);
+    assert_eq!(digests.map(|one| &one.0).collect::<Vec<_>>(), ["udev@2"]);
     bench.end().await;
 }
 

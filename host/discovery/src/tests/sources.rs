@@ -15,7 +15,7 @@ pub(super) fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> 
     let mut sources = sources.to_vec();
     sources.sort_by_key(|(_, _, number)| *number);
     for (source, handler, number) in sources {
-        let name = handler.map_or("udev", |handler| &handler.description().name);
+        let name = handler.map_or("udev", |handler| &handler.facts().description.name);
         let first = TrustedSource {
             source: source.to_owned(),
             is_there: true,
@@ -366,12 +366,7 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
 
 /// Returns a source that does not load.
 fn broken(source: &str) -> (String, LoadedSource) {
-    let error = LoadError {
-        source_name: source.to_owned(),
-        message: "is not a component".to_owned(),
-        missing_grants: Vec::new(),
-        transient: false,
-    };
+    let error = LoadError::new(source, "is not a component", false);
     let loaded = LoadedSource {
         error: Some(error),
         ..LoadedSource::default()

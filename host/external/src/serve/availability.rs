@@ -16,8 +16,6 @@ const OFFLINE: &str = "OFFLINE";
 const CHANGES: WatchMask = WatchMask::CLOSE_WRITE
     .union(WatchMask::DELETE)
     .union(WatchMask::MOVE);
-/// Maximum number of bytes read from the file.
-const READ: u64 = 64;
 
 /// Follows the file; the returned value is false while the file says `OFFLINE`.
 ///
@@ -37,9 +35,5 @@ pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bo
 
 /// Returns true if the file says `OFFLINE`; a file that cannot be read does not.
 fn is_offline(file: &Path) -> bool {
-    use io::Read as _;
-    let mut text = String::new();
-    let opened = std::fs::File::open(file);
-    let read = opened.and_then(|file| file.take(READ).read_to_string(&mut text));
-    read.is_ok() && text.trim() == OFFLINE
+    std::fs::read_to_string(file).is_ok_and(|text| text.trim() == OFFLINE)
 }

@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::{Device as Found, DeviceNode};
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, Digest, HandlerFacts};
 use leafhost_core::left_out::{LeftOut, LeftOuts};
 use leafhost_core::session::CallStats;
 use leafhost_core::tasks::Tasks;
@@ -19,8 +19,7 @@ type Outcomes = mpsc::UnboundedReceiver<Outcome>;
 /// A handler whose single session reports what the test sends. Refuses details that say `nothing`.
 #[derive(Debug)]
 struct Scripted {
-    description: Description,
-    digest: Digest,
+    facts: HandlerFacts,
     outcomes: Mutex<Option<Outcomes>>,
     asked: mpsc::UnboundedSender<SessionSpec>,
 }
@@ -49,24 +48,8 @@ impl Session for Script {
 
 #[async_trait]
 impl Handler for Scripted {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
-
-    fn is_named(&self) -> bool {
-        false
-    }
-
-    fn most_devices(&self) -> usize {
-        usize::MAX
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
     }
 
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {
@@ -93,7 +76,7 @@ fn start(folder: std::path::PathBuf) -> Serving {
     let (say, outcomes) = mpsc::unbounded_channel();
     let (asking, asked) = mpsc::unbounded_channel();
     let (is_available, available) = watch::channel(true);
-    let handler = Scripted {
+    let facts = HandlerFacts {
         description: Description {
             name: "a".to_owned(),
             version: "1".to_owned(),
@@ -102,6 +85,14 @@ fn start(folder: std::path::PathBuf) -> Serving {
             shared: true,
         },
         digest: Digest("d".to_owned()),
+        endpoint: None,
+        warnings: Vec::new(),
+        is_named: false,
+        most_devices: usize::MAX,
+        uses_udev: false,
+    };
+    let handler = Scripted {
+        facts,
         outcomes: Mutex::new(Some(outcomes)),
         asked: asking,
     };

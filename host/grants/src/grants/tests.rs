@@ -55,7 +55,8 @@ devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro"], env: ["UDEV_*"
     let network = grants.network.as_ref().unwrap();
     assert_eq!(network.udp.len(), 2);
     assert_eq!(network.tcp[0].net, None);
-    assert_eq!(network.tcp[0].ports.to_string(), "4840-4850");
+    let ports = network.tcp[0].ports;
+    assert_eq!((ports.first, ports.last), (4840, 4850));
     assert!(matches!(&network.http[1], HostPorts::Name(name, _) if name == "api.example.com"));
     let devices = &grants.devices;
     assert!(devices.udev_nodes);

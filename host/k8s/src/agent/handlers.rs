@@ -78,13 +78,8 @@ impl HandlerSource for KubeHandlers {
             })
         };
         let found = self.disk.all().find_map(find);
-        found.ok_or_else(|| LoadError {
-            source_name: name.to_owned(),
-            message: "its ConfigMap has changed since it was found, or is no longer in the state folder; if this stays, restart the agent, which fetches it again"
-                .to_owned(),
-            missing_grants: Vec::new(),
-            transient: true,
-        })
+        let why = "its ConfigMap has changed since it was found, or is no longer in the state folder; if this stays, restart the agent, which fetches it again";
+        found.ok_or_else(|| LoadError::new(name, why, true))
     }
 }
 

@@ -39,7 +39,6 @@ struct Open {
     incoming: Incoming,
     driver: Driver,
     meter: Arc<Meter>,
-    left: u64,
     limits: Limits,
     total: Until,
     pause: Until,
@@ -73,7 +72,6 @@ impl Body {
             incoming,
             driver,
             meter,
-            left: limits.max_body,
             limits,
             total,
             pause,
@@ -126,7 +124,11 @@ impl Open {
             polled = self.poll_incoming(cx);
         }
         match polled {
-            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(self.take(frame))),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.pause = Until::after(self.limits.between_bytes).or(self.total);
+                self.timer.as_mut().reset(self.pause.at);
+                Poll::Ready(Some(Ok(frame)))
+            }
             Poll::Ready(Some(Err(error))) => {
                 Poll::Ready(Some(Err(self.meter.explain(&error, Stage::Body))))
             }
@@ -143,15 +145,5 @@ impl Open {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx)
-    }
-
-    fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
-        let size = frame.data_ref().map_or(0, Bytes::len);
-        let too_large = HttpError::TooLarge(self.limits.max_body);
-        let size = u64::try_from(size).unwrap_or(u64::MAX);
-        self.left = self.left.checked_sub(size).ok_or(too_large)?;
-        self.pause = Until::after(self.limits.between_bytes).or(self.total);
-        self.timer.as_mut().reset(self.pause.at);
-        Ok(frame)
     }
 }

@@ -88,16 +88,12 @@ impl<'a> BudgetGuard<'a> {
         Self { budget, bytes: 0 }
     }
 
-    /// Counts more held bytes, and charges them to the budget.
-    pub(super) fn add(&mut self, bytes: usize) -> Result<(), HttpError> {
+    /// Counts more held bytes.
+    pub(super) fn add(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        if !self.budget.charge(bytes) {
-            return Err(self.budget.spent());
-        }
         self.bytes += bytes;
         let now = self.budget.kept.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.budget.most_kept.fetch_max(now, Ordering::Relaxed);
-        Ok(())
     }
 }
 

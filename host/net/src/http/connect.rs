@@ -12,8 +12,6 @@ use super::{HttpError, Names, RequestPolicy, Stage};
 
 /// Maximum number of granted addresses per name that are tried.
 const MAX_TRIED: usize = 4;
-/// Maximum number of denials per name that are reported.
-const MAX_TOLD: usize = 8;
 
 pub(super) async fn connect(
     gate: &impl RequestPolicy,
@@ -39,7 +37,6 @@ pub(super) async fn connect(
         }
     }
     if granted.is_empty() {
-        denied.truncate(MAX_TOLD);
         return Err(HttpError::Denied(denied));
     }
     granted.truncate(MAX_TRIED);

@@ -80,9 +80,6 @@ pub enum HttpError {
     /// The answer is not HTTP/1.
     #[error("the answer breaks HTTP: {0}")]
     Protocol(String),
-    /// The body of the answer exceeds the caller's limit in bytes, or its encoding what any such body needs.
-    #[error("the answer's body exceeds {0} bytes")]
-    TooLarge(u64),
     /// The peer closed the connection before the answer was complete.
     #[error("the peer closed early: {stage} was not complete")]
     Closed {
@@ -130,17 +127,12 @@ fn list(denied: &[Denied]) -> String {
 }
 
 impl HttpError {
-    /// Creates the error of an answer whose head or trailers exceed [`MAX_HEAD`] or [`MAX_HEADERS`].
-    pub(super) fn head_too_large() -> Self {
-        Self::Protocol(format!(
-            "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
-        ))
-    }
-
     /// Converts an error of hyper during `stage`, on a connection to `address`.
     pub(super) fn of_hyper(error: &hyper::Error, stage: Stage, address: SocketAddr) -> Self {
         if error.is_parse_too_large() {
-            return Self::head_too_large();
+            return Self::Protocol(format!(
+                "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
+            ));
         }
         if error.is_parse() {
             return Self::Protocol(error.to_string());
@@ -151,7 +143,7 @@ impl HttpError {
                 source: None,
             };
         };
-        let text = readable(&cause.to_string());
+        let text = cause.to_string();
         let inner = cause.get_ref();
         let of_tls = inner.and_then(|e| e.downcast_ref::<rustls::Error>());
         match cause.kind() {
@@ -168,15 +160,4 @@ impl HttpError {
             },
         }
     }
-}
-
-/// Shortens a text that may quote the peer, and puts it on a single line.
-pub(super) fn readable(text: &str) -> String {
-    const LONGEST: usize = 300;
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let mut out: String = text.chars().take(LONGEST).map(clean).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        out.push('…');
-    }
-    out
 }

@@ -56,7 +56,7 @@ pub(super) async fn exchange(
     };
     let head = Until::after(limits.first_byte).or(total);
     let answer = head.run(Stage::Head, answer).await?;
-    if let Some(error) = meter.error(Stage::Head) {
+    if let Some(error) = meter.error() {
         return Err(error);
     }
     let answer = answer.map_err(|error| meter.explain(&error, Stage::Head))?;
@@ -66,10 +66,6 @@ pub(super) async fn exchange(
         ));
     }
     let (parts, incoming) = answer.into_parts();
-    let announced = hyper::body::Body::size_hint(&incoming).lower();
-    if limits.max_body < announced {
-        return Err(HttpError::TooLarge(limits.max_body));
-    }
     let body = Body::new(incoming, driver, meter, permit, limits, total);
     Ok(Response::from_parts(parts, body))
 }
@@ -84,7 +80,7 @@ mod tests {
 
     use tokio::io::ReadBuf;
 
-    use super::super::{Budget, MAX_BODY};
+    use super::super::Budget;
     use super::*;
 
     /// Records each write as one entry, and answers.
@@ -135,12 +131,11 @@ mod tests {
             first_byte: minute,
             between_bytes: minute,
             total: minute,
-            max_body: MAX_BODY,
         };
         for size in [1, 100, 10_000, 1_000_000] {
             let budget = Arc::new(Budget::default());
             let permit = budget.enter().unwrap();
-            let meter = Meter::new("127.0.0.1:80".parse().unwrap(), MAX_BODY, 0, budget);
+            let meter = Meter::new("127.0.0.1:80".parse().unwrap(), budget);
             let writes = Arc::default();
             let recorder = Recorder {
                 writes: Arc::clone(&writes),

@@ -8,10 +8,9 @@ use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 
 use super::budget::BudgetGuard;
-use super::error::readable;
 use super::target::Target;
 use super::until::Until;
-use super::{BoxError, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+use super::{BoxError, HttpError, MAX_REQUEST_BODY, Stage};
 
 /// Headers that control the connection, which handlers may not set.
 const REFUSED: [HeaderName; 11] = [
@@ -57,13 +56,13 @@ async fn whole(
             if error.is::<LengthLimitError>() {
                 HttpError::Request(format!("its body exceeds {MAX_REQUEST_BODY} bytes"))
             } else {
-                HttpError::Request(readable(&format!("its body broke off: {error}")))
+                HttpError::Request(format!("its body broke off: {error}"))
             }
         })?;
         let data = frame
             .into_data()
             .map_err(|_| HttpError::Request("it has trailers".into()))?;
-        kept.add(data.len())?;
+        kept.add(data.len());
         bytes.extend_from_slice(&data);
     }
     Ok(bytes.freeze())
@@ -93,16 +92,6 @@ fn headers(
             "its Content-Length is not that of its body, {length}"
         ));
     }
-    let size = given
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 4)
-        .sum::<usize>()
-        + target.path.as_str().len();
-    if MAX_HEAD < size || MAX_HEADERS < given.len() {
-        return refuse(format!(
-            "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers"
-        ));
-    }
 
     let mut out = HeaderMap::with_capacity(given.len() + 3);
     let host = HeaderValue::try_from(target.authority())
@@ -113,14 +102,7 @@ fn headers(
             out.append(name, value.clone());
         }
     }
-    let bare = [
-        Method::GET,
-        Method::HEAD,
-        Method::DELETE,
-        Method::OPTIONS,
-        Method::TRACE,
-    ];
-    if length != 0 || !bare.contains(method) {
+    if length != 0 || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
         out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     out.insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -43,19 +43,26 @@ impl Target {
         };
         let authority = uri
             .authority()
-            .ok_or_else(|| wrong("its URL has no host"))?
-            .as_str();
-        if authority.contains('@') {
+            .ok_or_else(|| wrong("its URL has no host"))?;
+        if authority.as_str().contains('@') {
             return Err(wrong("its URL has a user name; put it into a header"));
         }
-        let (host, port) = split_port(authority)?;
+        let host = authority.host();
+        let port = authority.as_str().strip_prefix(host).unwrap_or_default();
+        let port = match port.trim_start_matches(':') {
+            "" => default_port(tls),
+            digits => match digits.parse::<u16>() {
+                Ok(port) if port != 0 && !digits.starts_with('+') => port,
+                _ => return Err(wrong("its URL has no port from 1 to 65535")),
+            },
+        };
         let path = uri
             .path_and_query()
             .cloned()
             .unwrap_or(PathAndQuery::from_static("/"));
         Ok(Self {
             host: Host::of(host)?,
-            port: port.unwrap_or(if tls { 443 } else { 80 }),
+            port,
             tls,
             path,
         })
@@ -67,8 +74,7 @@ impl Target {
             Host::Address(SocketAddr::V6(address)) => format!("[{}]", address.ip()),
             other => other.to_string(),
         };
-        let default = if self.tls { 443 } else { 80 };
-        if self.port == default {
+        if self.port == default_port(self.tls) {
             host
         } else {
             format!("{host}:{}", self.port)
@@ -76,26 +82,12 @@ impl Target {
     }
 }
 
-fn wrong(text: &str) -> HttpError {
-    HttpError::Request(text.to_owned())
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
 }
 
-fn split_port(authority: &str) -> Result<(&str, Option<u16>), HttpError> {
-    let bracket = authority.rfind(']').unwrap_or(0);
-    match authority.rfind(':').filter(|colon| bracket < *colon) {
-        None => Ok((authority, None)),
-        Some(colon) => {
-            let (host, port) = authority.split_at(colon);
-            let digits = port.trim_start_matches(':');
-            match digits.parse() {
-                Ok(port) if port != 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
-                    Ok((host, Some(port)))
-                }
-                _ if digits.is_empty() => Ok((host, None)),
-                _ => Err(wrong("its URL has no port from 1 to 65535")),
-            }
-        }
-    }
+fn wrong(text: &str) -> HttpError {
+    HttpError::Request(text.to_owned())
 }
 
 impl Host {

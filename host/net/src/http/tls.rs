@@ -18,10 +18,9 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::error::readable;
+use super::HttpError;
 use super::target::{Host, Target};
 use super::wire::{Meter, Metered};
-use super::{HttpError, Stage};
 use crate::grants::Tls;
 
 /// Trusted authorities, loaded on first use, and again as long as there are none.
@@ -109,10 +108,10 @@ pub(super) async fn handshake(
         .await
         .map_err(|error| {
             let error = || HttpError::Tls {
-                address: meter.address(),
-                source: io::Error::new(error.kind(), readable(&error.to_string())),
+                address: meter.address,
+                source: io::Error::new(error.kind(), error.to_string()),
             };
-            let cause = meter.error(Stage::Tls).or_else(|| check.rejected().take());
+            let cause = meter.error().or_else(|| check.rejected().take());
             cause.unwrap_or_else(error)
         })
 }
@@ -139,7 +138,7 @@ impl Check {
 
     fn reject(&self, digest: [u8; 32], reason: &str) {
         *self.rejected() = Some(HttpError::Untrusted {
-            reason: readable(reason),
+            reason: reason.to_owned(),
             sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
         });
     }

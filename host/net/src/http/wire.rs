@@ -3,25 +3,19 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::{Budget, HttpError, MAX_HEAD, MAX_INTERIM, Stage};
+use super::{Budget, HttpError, MAX_INTERIM, Stage};
 
 /// Counters of one connection, and the limit that it exceeded.
 #[derive(Debug)]
 pub(super) struct Meter {
-    address: SocketAddr,
-    max_body: u64,
-    /// Bytes that may still be read: a body of maximum length in the smallest chunks that honest servers use, a head, trailers, and
-    /// certificates.
-    left: AtomicU64,
-    /// Bytes of the request's body still to be written; the budget already includes them.
-    paid: AtomicU64,
+    pub(super) address: SocketAddr,
     interim: AtomicU32,
     passed: OnceLock<Passed>,
     budget: Arc<Budget>,
@@ -29,30 +23,19 @@ pub(super) struct Meter {
 
 #[derive(Debug, Clone, Copy)]
 enum Passed {
-    Connection,
     Interim,
     Budget,
 }
 
 impl Meter {
-    /// Counts on a connection to `address`; the budget already includes `paid` bytes to be written.
-    pub(super) fn new(address: SocketAddr, max_body: u64, paid: u64, budget: Arc<Budget>) -> Self {
-        let heads = u64::try_from(MAX_HEAD)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(4);
+    /// Counts on a connection to `address`.
+    pub(super) fn new(address: SocketAddr, budget: Arc<Budget>) -> Self {
         Self {
             address,
-            max_body,
-            left: AtomicU64::new(max_body.saturating_mul(2).saturating_add(heads)),
-            paid: AtomicU64::new(paid),
             interim: AtomicU32::new(0),
             passed: OnceLock::new(),
             budget,
         }
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     pub(super) fn interim(&self) {
@@ -62,47 +45,24 @@ impl Meter {
     }
 
     /// Returns the error of the exceeded limit, which is the cause of any later error.
-    pub(super) fn error(&self, stage: Stage) -> Option<HttpError> {
-        Some(match (self.passed.get()?, stage) {
-            (Passed::Interim, _) => HttpError::Protocol(format!(
+    pub(super) fn error(&self) -> Option<HttpError> {
+        Some(match self.passed.get()? {
+            Passed::Interim => HttpError::Protocol(format!(
                 "it has more than {MAX_INTERIM} interim answers (1xx) before it"
             )),
-            (Passed::Budget, _) => self.budget.spent(),
-            (Passed::Connection, Stage::Body) => HttpError::TooLarge(self.max_body),
-            (Passed::Connection, _) => HttpError::head_too_large(),
+            Passed::Budget => self.budget.spent(),
         })
     }
 
     /// Returns the reason why hyper failed.
     pub(super) fn explain(&self, error: &hyper::Error, stage: Stage) -> HttpError {
-        self.error(stage)
+        self.error()
             .unwrap_or_else(|| HttpError::of_hyper(error, stage, self.address))
     }
 
     fn pass(&self, limit: Passed) {
         // The first limit is the cause.
         let _ = self.passed.set(limit);
-    }
-
-    fn read(&self, bytes: u64) {
-        let take = |left: u64| left.checked_sub(bytes);
-        if self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .is_err()
-        {
-            self.pass(Passed::Connection);
-        }
-        self.moved(bytes);
-    }
-
-    fn written(&self, bytes: u64) {
-        let take = |paid: u64| Some(paid.saturating_sub(bytes));
-        let paid = self
-            .paid
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .unwrap_or_default();
-        self.moved(bytes.saturating_sub(paid));
     }
 
     fn moved(&self, bytes: u64) {
@@ -142,7 +102,7 @@ impl AsyncRead for Metered {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let read = buf.filled().len().saturating_sub(before);
-        self.meter.read(u64::try_from(read).unwrap_or(u64::MAX));
+        self.meter.moved(u64::try_from(read).unwrap_or(u64::MAX));
         Poll::Ready(self.meter.check())
     }
 }
@@ -155,8 +115,7 @@ impl AsyncWrite for Metered {
     ) -> Poll<io::Result<usize>> {
         self.meter.check()?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.meter
-            .written(u64::try_from(written).unwrap_or(u64::MAX));
+        self.meter.moved(u64::try_from(written).unwrap_or(u64::MAX));
         Poll::Ready(Ok(written))
     }
 

@@ -57,19 +57,6 @@ impl Events {
             }
         }
     }
-
-    /// Drops the events that have arrived so far.
-    pub(super) fn drain(&mut self) -> io::Result<()> {
-        loop {
-            self.buffer.clear();
-            match self.socket.socket_ref().recv(&mut self.buffer, 0) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.raw_os_error() == Some(OVERRUN) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
 }
 
 pub(super) fn read() -> io::Result<Interfaces> {

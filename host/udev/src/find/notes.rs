@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Note;
 use super::readings::Glob;
-use super::{MAX_NOTES, Note};
 use crate::listing::Listing;
 use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
-use crate::verdict::{Miss, costs_a_file};
+use crate::verdict::Miss;
 
+/// Number of near misses that are kept once there are eight times as many.
+const MOST_MISSED: usize = 1_000;
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
 /// Subject of a note about no single device.
@@ -23,8 +25,6 @@ pub(super) struct Notes<'a> {
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<Told<'a>>,
     forgotten: usize,
-    /// True if a rule holds for some device.
-    has_matched: bool,
 }
 
 /// A device that a rule nearly matches.
@@ -76,11 +76,6 @@ impl<'a> Notes<'a> {
         self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
     }
 
-    /// Records that a rule holds for some device.
-    pub(super) fn matched(&mut self) {
-        self.has_matched = true;
-    }
-
     /// Records a rule that nearly held.
     pub(super) fn missed(&mut self, rule: u32, devpath: &'a str, miss: Miss) {
         self.missed.push(Told {
@@ -89,10 +84,10 @@ impl<'a> Notes<'a> {
             miss,
             hint: None,
         });
-        if self.missed.len() > 8 * MAX_NOTES {
+        if self.missed.len() > 8 * MOST_MISSED {
             self.sort();
-            self.forgotten += self.missed.len() - MAX_NOTES;
-            self.missed.truncate(MAX_NOTES);
+            self.forgotten += self.missed.len() - MOST_MISSED;
+            self.missed.truncate(MOST_MISSED);
         }
     }
 
@@ -111,8 +106,6 @@ impl<'a> Notes<'a> {
         rules: &[Rule],
         hint: impl Fn(&Rule, usize, &str) -> Option<String>,
     ) -> (Vec<Note>, u64) {
-        let read = self.globs.len() + self.as_regex.len();
-        let total = read + self.missed.len() + self.forgotten;
         self.sort();
         let globs = self.globs.into_iter().filter_map(|(glob, why)| {
             let (rule, term) = lookup(rules, glob.rule, glob.term)?;
@@ -148,19 +141,15 @@ impl<'a> Notes<'a> {
                 .and_then(|(rule, _)| hint(rule, failed, told.devpath));
         }
         let bare = folded(&missed);
-        let total = bare.values().fold(total, |total, count| total + 1 - count);
-        let is_all = |rule: u32, count: usize| {
-            let of_rule = missed.iter().filter(|told| told.rule == rule);
-            !self.has_matched && self.forgotten == 0 && of_rule.count() == count
-        };
         let mut said = BTreeSet::new();
         let missed = missed.iter().filter_map(|told| {
             let (rule, term) = lookup(rules, told.rule, told.miss.failed)?;
             if told.is_bare()
                 && let Some(count) = bare.get(&told.place())
             {
+                let why = format!("{count} devices that come near have no {}", wanted(term));
                 let is_new = said.insert(told.place());
-                return is_new.then(|| none(rule, term, is_all(told.rule, *count)));
+                return is_new.then(|| near(MACHINE, rule, term, &why));
             }
             let value = found(term, &told.miss);
             let why = match &told.hint {
@@ -169,13 +158,8 @@ impl<'a> Notes<'a> {
             };
             Some(near(told.devpath, rule, term, &why))
         });
-        let notes: Vec<Note> = globs
-            .chain(as_regex)
-            .chain(missed)
-            .take(MAX_NOTES)
-            .collect();
-        let dropped = total.saturating_sub(notes.len());
-        (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
+        let notes = globs.chain(as_regex).chain(missed).collect();
+        (notes, u64::try_from(self.forgotten).unwrap_or(u64::MAX))
     }
 }
 
@@ -187,49 +171,6 @@ fn folded(missed: &[Told<'_>]) -> BTreeMap<(u32, usize), usize> {
     }
     bare.retain(|_, count| *count > 1);
     bare
-}
-
-/// Returns the shared note about devices of which nothing is known except that the value of `failed` is absent. `is_all` is true if there
-/// are no other devices.
-fn none(rule: &Rule, failed: &Term, is_all: bool) -> Note {
-    let on_ancestors = failed.field.is_plural();
-    // If a term that needs a file fails, all terms that need none hold; if a term on ancestors fails, all terms on the device itself hold.
-    let holding = rule
-        .terms()
-        .filter(|term| !term.field.is_plural() && (on_ancestors || !costs_a_file(term.field)));
-    let (subsystems, others): (Vec<&Term>, Vec<&Term>) =
-        holding.partition(|term| term.field == Field::Subsystem && !term.negated);
-    let mut devices = if is_all {
-        "no device"
-    } else {
-        "no other device"
-    }
-    .to_owned();
-    for term in subsystems {
-        devices = format!("{devices} of subsystem {}", term.value);
-    }
-    let others: Vec<String> = others.iter().map(ToString::to_string).collect();
-    if !others.is_empty() {
-        devices = format!("{devices} with {}", others.join(" and "));
-    }
-    let lacking: Vec<String> = rule
-        .terms()
-        .filter(|term| {
-            if on_ancestors {
-                term.field.is_plural()
-            } else {
-                *term == failed
-            }
-        })
-        .map(wanted)
-        .collect();
-    let place = match lacking.len() {
-        _ if !on_ancestors => "",
-        1 => " at any ancestor that the handler may see",
-        _ => " at one ancestor that the handler may see",
-    };
-    let reason = format!("{devices} has {}{place}", lacking.join(" and "));
-    note(MACHINE, rule, reason)
 }
 
 /// Returns the name and the value that a term asks for.
@@ -335,8 +276,7 @@ mod tests {
         notes.missed(0, "/devices/z", miss(2, None));
         notes.matched_as_regex(0, 0, "/devices/x00000");
         let (written, dropped) = notes.written(&rules, |_, _, _| None);
-        assert_eq!(written.len(), MAX_NOTES);
-        assert_eq!(dropped, 10_002 - 1_000);
+        assert_eq!((written.len(), dropped), (3_001, 7_001));
         let reasons: Vec<(&str, &str)> = written
             .iter()
             .take(3)
@@ -387,13 +327,10 @@ mod tests {
             at: None,
         };
         let paths: Vec<String> = (0..68).map(|number| format!("/devices/{number}")).collect();
-        let written = |rule: u32, failed: usize, has_matched: bool, near: &str| {
+        let written = |rule: u32, failed: usize, near: &str| {
             let mut notes = Notes::default();
             for path in &paths {
                 notes.missed(rule, path, miss(failed));
-            }
-            if has_matched {
-                notes.matched();
             }
             let hint = |_: &Rule, _: usize, path: &str| (path == near).then(|| "near".to_owned());
             let (written, dropped) = notes.written(&rules, hint);
@@ -401,30 +338,28 @@ mod tests {
             let texts = written.into_iter().map(|note| (note.subject, note.reason));
             texts.collect::<Vec<(String, String)>>()
         };
-        let ancestors = r#"device of subsystem tty has idVendor "10c4" and idProduct "ea60" at one ancestor that the handler may see"#;
-        let own = r#"device of subsystem tty with KERNEL=="tty*" has ID_MODEL "x""#;
         let machine = "this machine".to_owned();
         assert_eq!(
-            written(0, 1, false, ""),
-            [(machine.clone(), format!("no {ancestors}"))]
+            written(0, 1, ""),
+            [(
+                machine.clone(),
+                r#"ATTRS{idVendor}=="10c4" does not hold: 68 devices that come near have no idVendor "10c4""#
+                    .to_owned()
+            )]
         );
         assert_eq!(
-            written(1, 2, false, ""),
-            [(machine.clone(), format!("no {own}"))]
-        );
-        assert_eq!(
-            written(1, 2, true, ""),
-            [(machine.clone(), format!("no other {own}"))]
-        );
-        assert_eq!(
-            written(1, 2, false, "/devices/0"),
+            written(1, 2, "/devices/0"),
             [
                 (
                     "/devices/0".to_owned(),
                     r#"ENV{ID_MODEL}=="x" does not hold: ID_MODEL is absent or empty; near"#
                         .to_owned()
                 ),
-                (machine, format!("no other {own}")),
+                (
+                    machine,
+                    r#"ENV{ID_MODEL}=="x" does not hold: 67 devices that come near have no ID_MODEL "x""#
+                        .to_owned()
+                ),
             ]
         );
         Ok(())

@@ -22,7 +22,7 @@ fn the_group_of_udevd_is_used_only_in_its_own_namespace() {
 }
 
 #[test]
-fn a_dropped_monitor_ends_its_thread() -> Result<(), MonitorError> {
+fn a_dropped_monitor_ends_its_thread() -> io::Result<()> {
     let monitor = Monitor::start_on(Group::Kernel)?;
     let mut events = monitor.subscribe();
     assert_eq!(monitor.group(), Group::Kernel);

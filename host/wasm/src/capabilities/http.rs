@@ -100,12 +100,10 @@ impl WasiHttpHooks for Requests {
             first_byte: part(options.first_byte_timeout),
             between_bytes: part(options.between_bytes_timeout),
             total: self.wall,
-            // The guest reads as much of the body as it wants.
-            max_body: self.budget.left(),
         };
         let (reach, budget) = (self.reach.clone(), self.budget.clone());
         Box::new(async move {
-            let answer = send(&*reach, reach.names(), &budget, request, limits).await;
+            let answer = send(&*reach, &reach.names, &budget, request, limits).await;
             let answer = answer.map_err(|error| describe(&reach, error))?;
             let answer = answer.map(|body| {
                 body.map_err(move |error| describe(&reach, error))
@@ -153,7 +151,6 @@ fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
             Stage::Head => Error::HttpResponseTimeout,
             Stage::Body => Error::ConnectionReadTimeout,
         },
-        HttpError::TooLarge(limit) => Error::HttpResponseBodySize(Some(limit)),
         HttpError::Closed { stage, .. } => match stage {
             Stage::Head | Stage::Body => Error::HttpResponseIncomplete,
             _ => Error::ConnectionTerminated,

@@ -31,7 +31,7 @@ const UNASKED_TIME: Duration = Duration::from_millis(10);
 
 pub(crate) struct NetworkAccess {
     policy: Result<Policy, String>,
-    names: Names,
+    pub(super) names: Names,
     record: Arc<Record>,
     used: Mutex<Used>,
 }
@@ -72,10 +72,6 @@ impl NetworkAccess {
         self.policy
             .as_ref()
             .map_err(|reason| self.deny(&format!("{asked}: {reason}")))
-    }
-
-    pub(super) fn names(&self) -> &Names {
-        &self.names
     }
 
     /// Returns true if the call has a policy.

@@ -109,12 +109,7 @@ impl UdevState {
             .iter()
             .map(|(path, name)| path.len() + name.len())
             .sum();
-        if attributes.len() > MAX_READS || names > MAX_NAMES {
-            return Err(devices::Error::InvalidRule(format!(
-                "asks for {} attributes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
-                attributes.len()
-            )));
-        }
+        bound("attributes", attributes.len(), names)?;
         let read =
             move || leafhost_udev::read(&attributes, &allowed).map_err(|error| unavailable(&error));
         self.look(read).await
@@ -127,18 +122,16 @@ impl UdevState {
     ) -> Result<Vec<Option<devices::Owner>>, devices::Error> {
         self.allowed("udev.owners")?;
         let names: usize = devnodes.iter().map(String::len).sum();
-        if devnodes.len() > MAX_READS || names > MAX_NAMES {
-            return Err(devices::Error::InvalidRule(format!(
-                "asks for the owners of {} nodes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
-                devnodes.len()
-            )));
-        }
+        bound("owners of nodes", devnodes.len(), names)?;
         let found: Vec<Option<String>> = {
             let kept = self.record.kept();
             let is_found = |node: String| kept.nodes.contains(&node).then_some(node);
             devnodes.into_iter().map(is_found).collect()
         };
-        let owner = |node: Option<String>| leafhost_udev::owner(&node?).map(guest_owner);
+        let owner = |node: Option<String>| {
+            let leafhost_udev::Owner { user, group } = leafhost_udev::owner(&node?)?;
+            Some(devices::Owner { user, group })
+        };
         self.look(move || Ok(found.into_iter().map(owner).collect()))
             .await
     }
@@ -167,6 +160,16 @@ impl devices::Host for CallState {
     ) -> wasmtime::Result<Result<Vec<Option<devices::Owner>>, devices::Error>> {
         Ok(self.udev.owners(devnodes).await)
     }
+}
+
+/// Refuses to read more than [`MAX_READS`] things, or with more than [`MAX_NAMES`] bytes of names.
+fn bound(what: &str, count: usize, names: usize) -> Result<(), devices::Error> {
+    if count > MAX_READS || names > MAX_NAMES {
+        return Err(devices::Error::InvalidRule(format!(
+            "asks for {count} {what}, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all"
+        )));
+    }
+    Ok(())
 }
 
 fn unavailable(error: &dyn std::error::Error) -> devices::Error {
@@ -214,13 +217,6 @@ fn host_term(term: types::Term) -> Term {
         key: term.key,
         negated: term.negated,
         value: term.value,
-    }
-}
-
-fn guest_owner(owner: leafhost_udev::Owner) -> devices::Owner {
-    devices::Owner {
-        user: owner.user,
-        group: owner.group,
     }
 }
 

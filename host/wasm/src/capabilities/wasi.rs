@@ -6,12 +6,10 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use bytes::Bytes;
 use leafhost_grants::LONGEST_PIECE;
 use tokio::time::Instant;
-use wasmtime::component::Linker;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use wasmtime_wasi::{HostMonotonicClock, WasiCtx, WasiCtxBuilder};
 
-use super::CallState;
 use super::log::{Level, LogSink};
 use super::reach::NetworkAccess;
 use super::sockets;
@@ -63,10 +61,6 @@ pub(super) fn context(
         .max_random_size(MAX_RANDOM)
         .monotonic_clock(AgentClock)
         .build()
-}
-
-pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
-    wasmtime_wasi::p2::add_to_linker_async(linker)
 }
 
 /// A stream whose lines become log lines.

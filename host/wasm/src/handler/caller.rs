@@ -35,7 +35,7 @@ impl Caller for GuestCaller {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
                 // Copied only here: calls that wait for their turn hold no copy.
-                request.cursor = cursor.map(|cursor| cursor.to_vec());
+                request.cursor = cursor.map(|cursor| cursor.bytes.to_vec());
                 let handler = handler.leafhost_discovery_handler();
                 handler.call_discover(store, &request).await
             })
@@ -130,7 +130,7 @@ impl GuestCaller {
             resolve: &|path| resolve(path, &mounts),
         };
         weigh(&answer, &self.guest.grants.limits)?;
-        let discovery = discovery(answer.devices, answer.departed, &bounds);
+        let discovery = discovery(answer.devices, answer.departed, &bounds)?;
         let next = NextCall {
             wakes: self.sources.wakes(answer.wake, secrets),
             cursor: answer.cursor,

@@ -1,4 +1,4 @@
-//! Subscriptions of a session: device events, network changes, datagrams; also buffers events while a call runs.
+//! Subscriptions of a session: device events, network changes, datagrams. Each keeps its events, within bounds, while a call runs.
 
 use std::sync::Arc;
 
@@ -8,13 +8,8 @@ use leafhost_net::{Interface, Interfaces, Listener, Policy, Received};
 use leafhost_udev::{Event, Subsystems};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 
 use super::WakeConditions;
-use crate::timeouts::NETWORK_SETTLE;
-
-/// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
-const MAX_EVENTS: usize = 256;
 
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
@@ -74,13 +69,9 @@ async fn device(subscription: &mut Option<DeviceSubscription>) -> SessionEvent {
             if error == RecvError::Closed {
                 *subscription = None;
             }
-            lost_devices()
+            Arc::new(Event::lost(None))
         }
     })
-}
-
-fn lost_devices() -> Arc<Event> {
-    Arc::new(Event::lost(None))
 }
 
 /// Reports changes of the interfaces that a handler may use.
@@ -88,8 +79,6 @@ pub(crate) struct NetworkSubscription {
     changes: watch::Receiver<Arc<Interfaces>>,
     policy: Policy,
     known: Vec<Interface>,
-    /// `Instant` at which a change is evaluated.
-    look_at: Option<Instant>,
 }
 
 impl NetworkSubscription {
@@ -99,19 +88,12 @@ impl NetworkSubscription {
             changes: policy.network().changes(),
             known: policy.interfaces(),
             policy,
-            look_at: None,
         }
     }
 
     async fn next(&mut self) {
         loop {
-            let Some(at) = self.look_at else {
-                wait::changed(&mut self.changes).await;
-                self.look_at = Some(Instant::now() + NETWORK_SETTLE);
-                continue;
-            };
-            tokio::time::sleep_until(at).await;
-            self.look_at = None;
+            wait::changed(&mut self.changes).await;
             let now = self.policy.interfaces();
             if now != self.known {
                 self.known = now;
@@ -153,33 +135,5 @@ async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> Sess
     match subscription {
         Some(open) => SessionEvent::Group(open.next().await),
         None => std::future::pending().await,
-    }
-}
-
-/// Events that came while a call ran, in their order.
-#[derive(Debug, Default)]
-pub(super) struct EventBuffer {
-    events: Vec<SessionEvent>,
-    lost: bool,
-}
-
-impl EventBuffer {
-    /// Returns the kept events, followed by the losses.
-    pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
-        if self.lost {
-            let devices = SessionEvent::Device(lost_devices());
-            let datagrams = SessionEvent::Group(Received::Lost);
-            self.events.extend([devices, datagrams]);
-        }
-        self.events
-    }
-
-    /// Keeps an event, within the bounds.
-    pub(super) fn push(&mut self, event: SessionEvent) {
-        if self.events.len() < MAX_EVENTS {
-            self.events.push(event);
-        } else {
-            self.lost = true;
-        }
     }
 }

@@ -99,11 +99,11 @@ impl Document {
         configuration: &ConfigurationKey,
         outcome: Outcome,
     ) -> Self {
-        let description = handler.description();
+        let facts = handler.facts();
         let mut document = Self {
-            handler: description.name.clone(),
-            version: description.version.clone(),
-            digest: handler.digest().0.clone(),
+            handler: facts.description.name.clone(),
+            version: facts.description.version.clone(),
+            digest: facts.digest.0.clone(),
             node: node.to_owned(),
             configuration: configuration.to_string(),
             result: "ok".to_owned(),

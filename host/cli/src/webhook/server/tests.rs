@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
-use leafhost_core::handler::{Description, Digest};
+use leafhost_core::handler::{Description, Digest, HandlerFacts};
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Session, SessionSpec};
 use leafhost_discovery::loader::LoadedSource;
@@ -20,14 +20,11 @@ mod tls;
 
 /// Handler that never answers about `slow` details, and rejects `wrong` ones.
 #[derive(Debug)]
-struct Slow {
-    description: Description,
-    digest: Digest,
-}
+struct Slow(HandlerFacts);
 
 impl Slow {
     fn set() -> watch::Receiver<Arc<HandlerSet>> {
-        let handler: Arc<dyn Handler> = Arc::new(Self {
+        let handler: Arc<dyn Handler> = Arc::new(Self(HandlerFacts {
             description: Description {
                 name: "udev".into(),
                 version: String::new(),
@@ -36,7 +33,12 @@ impl Slow {
                 shared: false,
             },
             digest: Digest(String::new()),
-        });
+            endpoint: None,
+            warnings: Vec::new(),
+            is_named: false,
+            most_devices: 1,
+            uses_udev: false,
+        }));
         let source = LoadedSource {
             handler: Some(handler),
             ..LoadedSource::default()
@@ -52,24 +54,8 @@ impl Slow {
 
 #[async_trait]
 impl Handler for Slow {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.digest
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
-
-    fn is_named(&self) -> bool {
-        false
-    }
-
-    fn most_devices(&self) -> usize {
-        1
+    fn facts(&self) -> &HandlerFacts {
+        &self.0
     }
 
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, Fault> {

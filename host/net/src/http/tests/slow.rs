@@ -12,7 +12,6 @@ const SHORT: Limits = Limits {
     first_byte: Duration::from_secs(5),
     between_bytes: Duration::from_secs(7),
     total: Duration::from_secs(20),
-    max_body: MAX_BODY,
 };
 
 /// Serves one connection: sends `at_once`, then `then` every second for ever.
@@ -157,7 +156,6 @@ async fn limits_longer_than_the_clock_are_no_limits() {
         first_byte: Duration::MAX,
         between_bytes: Duration::MAX,
         total: Duration::MAX,
-        max_body: u64::MAX,
     };
     let address = answering("HTTP/1.1 200 OK\r\n\r\nhello").await;
     assert_eq!(*ask(address, limits).await.unwrap().body(), "hello");

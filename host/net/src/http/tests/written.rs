@@ -146,7 +146,7 @@ async fn what_must_not_be_sent_is_refused_before_a_name_is_looked_up() {
     fn header(request: &mut Request<Full<Bytes>>, name: &'static str, value: &str) {
         request.headers_mut().append(name, value.parse().unwrap());
     }
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 11] = [
         ("header connection", |r| header(r, "connection", "x")),
         ("header keep-alive", |r| header(r, "keep-alive", "1")),
         ("header transfer-encoding", |r| {
@@ -162,12 +162,6 @@ async fn what_must_not_be_sent_is_refused_before_a_name_is_looked_up() {
         ("Content-Length", |r| header(r, "content-length", "5")),
         ("Content-Length", |r| header(r, "content-length", "x")),
         ("tunnel", |r| *r.method_mut() = Method::CONNECT),
-        ("exceeds 65536 bytes", |r| {
-            header(r, "x", &"x".repeat(MAX_HEAD));
-        }),
-        ("256 headers", |r| {
-            (0..257).for_each(|_| header(r, "x", "y"));
-        }),
     ];
     for (reason, change) in cases {
         let mut request = post("http://cam.example/", "four");

@@ -17,9 +17,6 @@ use super::{CallState, NetworkAccess};
 /// Interface name as wasmtime spells it: only that name is replaced.
 const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.12";
 
-/// Maximum length of a name that is looked up, in bytes; DNS has at most 253.
-const MAX_NAME: usize = 256;
-
 type Found = Result<VecDeque<IpAddr>, ErrorCode>;
 
 /// Addresses of a name, or the running lookup.
@@ -68,9 +65,6 @@ pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<
         "resolve-addresses",
         |mut store: StoreContextMut<'_, CallState>, (_, name): (Resource<Network>, String)| {
             let state = store.data_mut();
-            if name.len() > MAX_NAME {
-                return Ok((Err(ErrorCode::InvalidArgument),));
-            }
             Ok((match look_up(state.reach.clone(), name) {
                 Ok(addresses) => Ok(state.table.push(addresses)?),
                 Err(code) => Err(code),
