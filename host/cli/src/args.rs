@@ -26,7 +26,7 @@ mod variables;
 mod webhook;
 
 pub use controller::ControllerArgs;
-pub use migrate::{MigrateArgs, MigrateCommand};
+pub use migrate::MigrateCommand;
 pub use property::{PropertyArg, PropertyValue};
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use webhook::WebhookArgs;
