@@ -511,7 +511,7 @@ pub struct RunArgs {
 
     /// The level of the handler's log that is shown: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "debug")]
-    pub log_level: String,
+    pub log_level: tracing::Level,
 
     #[command(flatten)]
     pub compiler: CompilerArgs,

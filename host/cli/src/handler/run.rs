@@ -19,7 +19,7 @@ mod page;
 use document::Document;
 
 pub fn run(args: &RunArgs) -> Result<()> {
-    guest_log::start(&args.log_level)?;
+    guest_log::start(args.log_level);
     let node = folders::node_name(args.node_name.as_deref())?;
     let source = open::read(&args.file, args.grants.as_deref())?;
     let grants = Grants::read(source.grants.as_deref()).unwrap_or_default();
