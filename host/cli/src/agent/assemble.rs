@@ -11,13 +11,14 @@ use leafhost_core::problem::Problem;
 use leafhost_external::External;
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
+use leafhost_uds::RemovedOnDrop;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
 
 use super::home::Home;
 use super::prerequisites::Machine;
 use super::settings::Settings;
-use super::socket::{self, Bound};
+use super::socket;
 
 /// Assembles the agent, ready to run. The home must outlive it.
 pub async fn agent(
@@ -25,10 +26,10 @@ pub async fn agent(
     home: &mut Home,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-) -> Result<(Agent, Option<Bound>)> {
+) -> Result<(Agent, Option<RemovedOnDrop>)> {
     let (runtime, network, mut problems) = start_runtime(settings).await?;
     problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
-    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
+    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
     let socket = socket.inspect_err(|error| {
         // The agent runs without the socket.
         let error = crate::failure::line(error);
