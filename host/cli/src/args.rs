@@ -27,7 +27,6 @@ mod webhook;
 
 pub use controller::ControllerArgs;
 pub use migrate::MigrateCommand;
-pub use property::{PropertyArg, PropertyValue};
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use webhook::WebhookArgs;
 
@@ -486,8 +485,8 @@ pub struct RunArgs {
 
     /// A discovery property: NAME=VALUE, or NAME=@FILE, which counts as a Secret; may be repeated; replaces the
     /// Configuration's
-    #[arg(long, value_name = "K=V|K=@FILE", hide_env_values = true)]
-    pub property: Vec<PropertyArg>,
+    #[arg(long, value_name = "K=V|K=@FILE", hide_env_values = true, value_parser = property::parse)]
+    pub property: Vec<(String, String)>,
 
     /// The grants file [default: the one next to FILE]
     #[arg(long, value_name = "FILE")]

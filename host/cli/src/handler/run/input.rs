@@ -11,7 +11,7 @@ use leafhost_core::session::Property;
 use leafhost_files::check_file;
 use leafhost_files::properties::{Values, without_newline};
 
-use crate::args::{PropertyArg, PropertyValue, RunArgs};
+use crate::args::RunArgs;
 
 #[derive(Debug)]
 pub struct Input {
@@ -92,26 +92,22 @@ pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
 
 /// Sets a property of the command line; it replaces one of the same name. It counts as secret if it comes from a file or
 /// replaces a secret.
-fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
-    let before = properties.iter().position(|held| held.name == given.name);
+fn set(properties: &mut Vec<Property>, (name, value): &(String, String)) -> Result<()> {
+    let before = properties.iter().position(|held| held.name == *name);
     let before = before.map(|index| properties.swap_remove(index));
-    let (value, from_file) = match &given.value {
-        PropertyValue::Text(text) => (text.clone().into_bytes(), false),
-        PropertyValue::File(path) => {
-            let value = std::fs::read(path).with_context(|| {
-                format!(
-                    "cannot read the property {} from {}",
-                    given.name,
-                    path.display()
-                )
-            })?;
-            (without_newline(&value).to_vec(), true)
+    let file = value.strip_prefix('@');
+    let value = match file {
+        None => value.clone().into_bytes(),
+        Some(path) => {
+            let value = std::fs::read(path)
+                .with_context(|| format!("cannot read the property {name} from {path}"))?;
+            without_newline(&value).to_vec()
         }
     };
     properties.push(Property {
-        name: given.name.clone(),
+        name: name.clone(),
         value: Some(value.into()),
-        secret: from_file || before.is_some_and(|property| property.secret),
+        secret: file.is_some() || before.is_some_and(|property| property.secret),
     });
     Ok(())
 }
