@@ -28,7 +28,8 @@ pub async fn agent(
     metrics_listener: Option<TcpListener>,
 ) -> Result<(Agent, Option<RemovedOnDrop>)> {
     let (runtime, network, mut problems) = start_runtime(settings).await?;
-    problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
+    let found = home.problems.iter().chain(&home.state.dir.problem);
+    problems.extend(found.cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
     let socket = socket.inspect_err(|error| {
         // The agent runs without the socket.
@@ -64,10 +65,10 @@ pub async fn agent(
     let ports = Ports {
         configurations: home.configurations.clone(),
         handlers,
-        accepted: home.accepted.clone(),
+        accepted: home.state.accepted.clone(),
         loader,
         instances: home.instances.clone(),
-        ledger: home.ledger.clone(),
+        ledger: home.state.ledger.clone(),
         claims: home.claims.clone(),
     };
     let mut agent = Agent::build(config, ports)?;
