@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_file::AgentFile;
 use crate::args::AgentArgs;
 use crate::folders::User;
 use crate::listen::{bind, bind_if};
@@ -63,22 +62,14 @@ async fn serve(settings: Settings) -> Result<()> {
         .local_addr()
         .context("cannot read the address of the listener")?;
     let metrics = bind_if(settings.args.metrics_listen, "--metrics-listen").await?;
-    let file = AgentFile::of_this_process(address);
     let mut home = tokio::select! {
-        home = open(&settings, &listener, &file) => home?,
+        home = open(&settings, &listener) => home?,
         name = signals.next() => {
             tracing::info!(signal = name, "agent stops");
             return Ok(());
         }
     };
     let (agent, socket) = assemble::agent(&settings, &mut home, listener, metrics).await?;
-    let published = file.publish(&settings.state_dir).map_err(|error| {
-        // The agent runs without the file.
-        tracing::warn!(
-            error = format!("{error:#}"),
-            "leafhost status needs --agent {address} to find this agent"
-        );
-    });
     let folder = settings.dir.as_deref();
     let shown =
         |dir: Option<&Path>| dir.map(|dir| tracing::field::display(dir.display().to_string()));
@@ -89,10 +80,10 @@ async fn serve(settings: Settings) -> Result<()> {
         tracing::warn!("{problem}");
     }
     let result = tokio::select! {
-        result = run_until_signal(agent, &mut signals, file.address) => result,
+        result = run_until_signal(agent, &mut signals, address) => result,
         error = home.tasks.ended() => Err(error.into()),
     };
-    drop((published, socket, home));
+    drop((socket, home));
     result
 }
 
@@ -110,7 +101,7 @@ fn missing(dir: &Path) -> Option<String> {
 }
 
 /// Opens the [`Home`]. While opening has to wait, `leafhost status` shows the reason.
-async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> Result<Home> {
+async fn open(settings: &Settings, listener: &TcpListener) -> Result<Home> {
     let (waits, mut told) = watch::channel(None);
     let opening = Home::open(settings, &waits);
     tokio::pin!(opening);
@@ -129,15 +120,17 @@ async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> 
         .mode(0o700)
         .create(&settings.state_dir);
     folder.with_context(|| format!("cannot create {}", settings.state_dir.display()))?;
-    let _published = file.publish(&settings.state_dir).inspect_err(|error| {
+    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
+    let socket = socket.inspect_err(|error| {
         tracing::debug!(
             error = format!("{error:#}"),
             "leafhost status does not find this agent"
         );
     });
+    let (socket, _bound) = socket.ok().unzip();
     tokio::select! {
         home = &mut opening => home,
-        () = serve_waiting(second, told) => bail!("the admin endpoint has ended; this is a bug"),
+        () = serve_waiting(second, socket, told) => bail!("the admin endpoint has ended; this is a bug"),
     }
 }
 

@@ -30,8 +30,8 @@ pub use migrate::MigrateCommand;
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use webhook::WebhookArgs;
 
-use crate::agent_file::DEFAULT_LISTEN;
 use crate::completion;
+use crate::listen::DEFAULT_LISTEN;
 use crate::terminal::Output;
 
 /// Shells with a completion script.

@@ -108,6 +108,11 @@ impl User {
     }
 }
 
+/// Returns the path of the agent's socket in its state folder.
+pub fn socket_in(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent.sock")
+}
+
 /// Returns the node name: the given one, else the host name in lower case.
 pub fn node_name(given: Option<&str>) -> Result<String> {
     let name = match given {

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 
+/// Default of `--listen` of an agent.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
+
 /// Listens at the address of a flag.
 pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     let error = match TcpListener::bind(address).await {

@@ -2,7 +2,6 @@
 
 mod age;
 mod agent;
-mod agent_file;
 mod args;
 mod check;
 mod completion;

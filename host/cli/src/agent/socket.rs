@@ -9,8 +9,8 @@ use leafhost_uds::RemovedOnDrop;
 use nix::unistd::Group;
 use tokio::net::UnixListener;
 
-use crate::agent_file::AgentFile;
 use crate::failure::Usage;
+use crate::folders::socket_in;
 
 /// Looks up a group by name.
 pub fn group(name: &str) -> Result<Group> {
@@ -28,7 +28,7 @@ pub async fn bind(
     state_dir: &Path,
     group: Option<&Group>,
 ) -> Result<(UnixListener, RemovedOnDrop)> {
-    let socket = AgentFile::socket(state_dir);
+    let socket = socket_in(state_dir);
     let failed = || format!("cannot listen on {}", socket.display());
     let (listener, file) = leafhost_uds::bind(&socket).await.with_context(failed)?;
     let file = RemovedOnDrop(file);
@@ -52,7 +52,7 @@ mod tests {
     #[tokio::test]
     async fn the_socket_is_private_unless_a_group_is_named_and_replaces_a_stale_one() {
         let dir = tempfile::tempdir().unwrap();
-        let path = AgentFile::socket(dir.path());
+        let path = socket_in(dir.path());
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let (listener, bound) = bind(dir.path(), None).await.unwrap();
         assert_eq!(mode(&path), 0o600);
