@@ -16,7 +16,7 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
 
 use super::home::Home;
-use super::prerequisites::Machine;
+use super::prerequisites;
 use super::settings::Settings;
 use super::socket;
 
@@ -108,7 +108,7 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
         let line = |error: anyhow::Error| crate::failure::line(&error);
         let events = Monitor::start().map_err(|error| line(error.into()));
         let network = Network::start().map_err(|error| line(error.into()));
-        let mut problems = Machine::look(&settings, &events, &network).problems();
+        let mut problems = prerequisites::missing(&settings, &events, &network);
         let own_folders = settings.own_folders();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),
