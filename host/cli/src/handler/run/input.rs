@@ -4,10 +4,11 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use leafhost_core::configuration::MAX_DETAILS;
+use leafhost_core::configuration::details_problem;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
+use leafhost_core::text;
 use leafhost_files::check_file;
 use leafhost_files::properties::{Values, without_newline};
 
@@ -73,12 +74,8 @@ fn details(path: &Path) -> Result<String> {
             path.display()
         );
     }
-    if text.len() > MAX_DETAILS {
-        bail!(
-            "the details in {} have more than {} KiB",
-            path.display(),
-            MAX_DETAILS >> 10
-        );
+    if let Some(problem) = details_problem(&text) {
+        bail!("{} {problem}", path.display());
     }
     Ok(text)
 }
@@ -125,13 +122,11 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
         if let Some(problem) = checked.problems.first() {
             bail!("{problem}");
         }
-        let handlers: Vec<&str> = configurations
-            .map(|configuration| configuration.handler.as_str())
-            .collect();
+        let handlers = configurations.map(|configuration| &configuration.handler);
         bail!(
             "no Configuration in {} is for the handler {handler}: spec.discoveryHandler.name is {}",
             path.display(),
-            handlers.join(", ")
+            text::few(handlers, usize::MAX)
         );
     };
     if let Some(other) = fitting.next() {
