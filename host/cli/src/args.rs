@@ -137,8 +137,8 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man {
-        /// The folder to write one page for each command to; without it the main page is printed
-        dir: Option<PathBuf>,
+        /// The folder to write one page for each command to
+        dir: PathBuf,
     },
 }
 

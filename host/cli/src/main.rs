@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Crds => crds(),
         Command::Completions { shell } => manual::completions(&shell),
         Command::Version => version::print(),
-        Command::Man { dir } => manual::pages(dir.as_deref()),
+        Command::Man { dir } => manual::pages(&dir),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
