@@ -18,12 +18,6 @@ pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
         std::io::ErrorKind::AddrInUse => {
             "another program uses it, perhaps another agent; stop that program, or choose another port (0 takes any free port)"
         }
-        std::io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have this address; choose another"
-        }
-        std::io::ErrorKind::PermissionDenied => {
-            "only root may use ports below 1024; choose another"
-        }
         _ => "choose another address",
     };
     Err(error).with_context(|| format!("cannot listen on {address} ({flag}): {remedy}"))
