@@ -27,8 +27,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a status document; 100,000 Instances fit.
 const LARGEST: usize = 512 << 20;
-/// Maximum number of bytes of the body of an error response, which has the reason.
-const LARGEST_REASON: usize = 64 << 10;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
@@ -209,12 +207,7 @@ async fn get(
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let most = if head.status.is_success() {
-            LARGEST
-        } else {
-            LARGEST_REASON
-        };
-        let body = to_bytes(Body::new(body), most).await?;
+        let body = to_bytes(Body::new(body), LARGEST).await?;
         anyhow::Ok((head.status, head.headers, body))
     };
     match timeout_at(end, exchange).await {
