@@ -1,6 +1,5 @@
 //! Input of the handler: details and properties from a Configuration, a file, or the handler's example.
 
-use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -58,15 +57,11 @@ pub fn read(args: &RunArgs, description: &Description) -> Result<Input> {
 
 fn details(path: &Path) -> Result<String> {
     let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("cannot read details from stdin")?;
-        text
+        std::io::read_to_string(std::io::stdin())
     } else {
         std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the details {}", path.display()))?
     };
+    let text = text.with_context(|| format!("cannot read the details {}", path.display()))?;
     let has_line = |begin: &str| text.lines().any(|line| line.starts_with(begin));
     if has_line("apiVersion: akri.sh/") && has_line("kind: Configuration") {
         bail!(
