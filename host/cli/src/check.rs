@@ -101,19 +101,13 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
         .extend(args.folders.handlers_dir.iter().cloned());
     let is_file = |(_, complete): &(Document, bool)| !complete;
     let installed = installed_handlers().filter(|_| plan.configurations.iter().any(is_file));
-    let Plan {
-        configurations,
-        components,
-        folders,
-        mut problems,
-        warnings,
-    } = plan;
-    let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let mut problems = plan.problems;
+    let mut notes: Vec<String> = plan.warnings.iter().map(ToString::to_string).collect();
     let mut skipped = Vec::new();
     let output = (&mut problems, &mut notes);
-    let folders = folders.into_iter().chain(installed);
-    let handlers = handlers::load(components, folders, &args.compiler, output).await?;
-    for (found, complete) in &configurations {
+    let folders = plan.folders.into_iter().chain(installed);
+    let handlers = handlers::load(plan.components, folders, &args.compiler, output).await?;
+    for (found, complete) in &plan.configurations {
         notes.extend(not_for_cdi(found));
         let name = &found.configuration.handler;
         if let Some(handler) = handlers.get(name) {
@@ -154,7 +148,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
     problems.sort();
     problems.dedup();
     Ok(Findings {
-        configurations: configurations.len(),
+        configurations: plan.configurations.len(),
         handlers: handlers.len(),
         problems: problems.iter().map(ToString::to_string).collect(),
         notes,
