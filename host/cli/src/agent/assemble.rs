@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::ports::{HandlerSource, Loader};
 use leafhost_core::problem::Problem;
@@ -14,6 +14,7 @@ use leafhost_udev::Monitor;
 use leafhost_uds::RemovedOnDrop;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
+use tokio::task::block_in_place;
 
 use super::home::Home;
 use super::prerequisites;
@@ -27,7 +28,7 @@ pub async fn agent(
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
 ) -> Result<(Agent, Option<RemovedOnDrop>)> {
-    let (runtime, network, mut problems) = start_runtime(settings).await?;
+    let (runtime, network, mut problems) = block_in_place(|| start_runtime(settings))?;
     let found = home.problems.iter().chain(&home.state.dir.problem);
     problems.extend(found.cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
@@ -102,28 +103,22 @@ fn sources(
 /// Runtime, network for its handlers, and problems of this machine.
 type Started = (Arc<Runtime>, Result<Network, String>, Vec<Problem>);
 
-async fn start_runtime(settings: &Settings) -> Result<Started> {
-    let settings = settings.clone();
-    let started = tokio::task::spawn_blocking(move || {
-        let line = |error: anyhow::Error| crate::failure::line(&error);
-        let events = Monitor::start().map_err(|error| line(error.into()));
-        let network = Network::start().map_err(|error| line(error.into()));
-        let mut problems = prerequisites::missing(&settings, &events, &network);
-        let own_folders = settings.own_folders();
-        let runtime = Runtime::new(RuntimeConfig {
-            cache_dir: settings.state_dir.join("native"),
-            compiler: settings.args.compiler.compiler,
-            compile_timeout: settings.args.compiler.compile_timeout,
-            own_folders,
-            events,
-            network: network.clone(),
-        })?;
-        problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
-        anyhow::Ok((runtime, network, problems))
-    });
-    started
-        .await
-        .context("the start of the runtime panicked; this is a bug, see the log")?
+/// Starts the runtime; blocks.
+fn start_runtime(settings: &Settings) -> Result<Started> {
+    let line = |error: anyhow::Error| crate::failure::line(&error);
+    let events = Monitor::start().map_err(|error| line(error.into()));
+    let network = Network::start().map_err(|error| line(error.into()));
+    let mut problems = prerequisites::missing(settings, &events, &network);
+    let runtime = Runtime::new(RuntimeConfig {
+        cache_dir: settings.state_dir.join("native"),
+        compiler: settings.args.compiler.compiler.clone(),
+        compile_timeout: settings.args.compiler.compile_timeout,
+        own_folders: settings.own_folders(),
+        events,
+        network: network.clone(),
+    })?;
+    problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
+    Ok((runtime, network, problems))
 }
 
 #[cfg(test)]
