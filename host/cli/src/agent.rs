@@ -138,22 +138,19 @@ async fn open(settings: &Settings, listener: &TcpListener) -> Result<Home> {
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
     let ready = systemd::ready(agent.board(), address, shutdown.clone());
-    let running = agent.run(shutdown.clone());
     let both = Box::pin(async {
-        tokio::pin!(running);
-        tokio::select! {
-            ended = &mut running => return Ok(ended?),
-            () = ready => {}
-        }
-        Ok(running.await?)
+        let running = async {
+            let ended = agent.run(shutdown.clone()).await;
+            shutdown.cancel();
+            ended
+        };
+        Ok(tokio::join!(running, ready).0?)
     });
     let stop = || {
         systemd::stopping();
         shutdown.cancel();
     };
-    let result = until_signal(both, async || signals.next().await, stop).await;
-    shutdown.cancel();
-    result
+    until_signal(both, async || signals.next().await, stop).await
 }
 
 /// Runs a future until it ends; the first signal stops it, the second abandons it.
