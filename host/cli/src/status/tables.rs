@@ -129,6 +129,8 @@ pub fn configurations<'a>(
     ]);
     for configuration in configurations {
         let session = worst(configuration);
+        let called = session.filter(|session| session.last_call.is_some());
+        let took = called.map(|session| length(session.wall_ms));
         // Instances of an earlier start of the agent count before the first call.
         let is_unknown = configuration.devices == 0 && !is_called(configuration);
         let devices = match configuration.devices {
@@ -145,15 +147,8 @@ pub fn configurations<'a>(
             configuration.handler.as_str().into(),
             devices,
             unhealthy,
-            age(
-                session.and_then(|session| session.last_call.as_deref()),
-                now,
-            )
-            .into(),
-            session
-                .filter(|session| session.last_call.is_some())
-                .map_or_else(String::new, |session| length(session.wall_ms))
-                .into(),
+            age(called.and_then(|one| one.last_call.as_deref()), now).into(),
+            took.unwrap_or_default().into(),
             session.map_or_else(|| "".into(), result),
             configuration_note(configuration),
         ]);
