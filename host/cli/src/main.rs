@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Handler(command) => handler::run(command),
         Command::Migrate(command) => migrate::run(command),
-        Command::Crds => crds(),
+        Command::Crds => terminal::print(leafhost_k8s::crd::YAML).map_err(Into::into),
         Command::Completions { shell } => manual::completions(&shell),
         Command::Version => version::print(),
         Command::Man { dir } => manual::pages(&dir),
@@ -53,8 +53,4 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
     }
-}
-
-fn crds() -> anyhow::Result<()> {
-    Ok(terminal::print(leafhost_k8s::crd::YAML)?)
 }
