@@ -61,21 +61,6 @@ impl Document {
         configuration: &ConfigurationKey,
         report: Report,
     ) -> Self {
-        Self {
-            skipped: report.explained,
-            skipped_dropped: report.explained_dropped,
-            call: Some(report.call),
-            ..Self::without_call(handler, node, configuration, report.outcome)
-        }
-    }
-
-    /// Creates the document of an outcome, without the explanations and the cost of a call.
-    pub fn without_call(
-        handler: &dyn Handler,
-        node: &str,
-        configuration: &ConfigurationKey,
-        outcome: Outcome,
-    ) -> Self {
         let description = handler.description();
         let mut document = Self {
             handler: description.name.clone(),
@@ -84,9 +69,12 @@ impl Document {
             node: node.to_owned(),
             configuration: configuration.to_string(),
             result: "ok".to_owned(),
+            skipped: report.explained,
+            skipped_dropped: report.explained_dropped,
+            call: Some(report.call),
             ..Self::default()
         };
-        match outcome {
+        match report.outcome {
             Outcome::Discovered(discovery) => {
                 let (extent, devices) = match discovery.devices {
                     Devices::Unchanged => ("unchanged", Vec::new()),
