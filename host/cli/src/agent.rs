@@ -70,34 +70,17 @@ async fn serve(settings: Settings) -> Result<()> {
         }
     };
     let (agent, socket) = assemble::agent(&settings, &mut home, listener, metrics).await?;
-    let folder = settings.dir.as_deref();
     let shown =
         |dir: Option<&Path>| dir.map(|dir| tracing::field::display(dir.display().to_string()));
-    tracing::info!(node = home.node, mode = home.mode, %address, folder = shown(folder),
+    tracing::info!(node = home.node, mode = home.mode, %address, folder = shown(settings.dir.as_deref()),
         state = %settings.state_dir.display(), cdi = shown(settings.cdi_dir.as_deref()),
         kubelet = shown(settings.kubelet_dir.as_deref()), "agent starts");
-    if let Some(problem) = folder.and_then(missing) {
-        tracing::warn!("{problem}");
-    }
     let result = tokio::select! {
         result = run_until_signal(agent, &mut signals, address) => result,
         error = home.tasks.ended() => Err(error.into()),
     };
     drop((socket, home));
     result
-}
-
-/// Returns the problem of a standalone folder that is missing, as when its name is misspelt.
-fn missing(dir: &Path) -> Option<String> {
-    let is = match dir.metadata() {
-        Ok(metadata) if metadata.is_dir() => return None,
-        Ok(_) => "is not a folder",
-        Err(_) => "is missing",
-    };
-    let dir = dir.display();
-    Some(format!(
-        "the standalone folder {dir} {is}: no Configuration and no handler is read; correct --standalone, or create {dir}/configurations and {dir}/handlers"
-    ))
 }
 
 /// Opens the [`Home`]. While opening has to wait, `leafhost status` shows the reason.
@@ -186,21 +169,6 @@ mod tests {
         }
         *left -= 1;
         "SIGTERM"
-    }
-
-    #[test]
-    fn a_missing_standalone_folder_is_named_with_the_flag() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(missing(dir.path()), None);
-        let file = dir.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        for (path, words) in [
-            (dir.path().join("none"), "is missing"),
-            (file, "is not a folder"),
-        ] {
-            let problem = missing(&path).unwrap();
-            assert!(problem.contains(words) && problem.contains("--standalone"));
-        }
     }
 
     #[tokio::test]
