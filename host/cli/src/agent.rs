@@ -104,12 +104,6 @@ async fn open(settings: &Settings, listener: &TcpListener) -> Result<Home> {
         .create(&settings.state_dir);
     folder.with_context(|| format!("cannot create {}", settings.state_dir.display()))?;
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
-    let socket = socket.inspect_err(|error| {
-        tracing::debug!(
-            error = format!("{error:#}"),
-            "leafhost status does not find this agent"
-        );
-    });
     let (socket, _bound) = socket.ok().unzip();
     tokio::select! {
         home = &mut opening => home,
