@@ -35,7 +35,7 @@ pub mod fd_reserve;
 
 /// Time limit for the TLS handshake, and for the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of a connection, which serves one request: it is closed even if the client has not read the answer.
+/// Time limit of a connection that serves one request: it is closed even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum number of open connections of one listener. A large document may be in transfer on each connection.
 pub const MAX_CONNECTIONS: usize = 16;
@@ -53,8 +53,11 @@ pub struct Bounds {
     /// other client: preferably one without a client certificate; among those, one of the peer with the most
     /// connections; among those, one without a complete request; among those, the oldest.
     pub connections: usize,
-    /// Time limit for the TLS handshake; the head of the request has as much time again.
+    /// Time limit for the TLS handshake; the head of the first request has as much time again.
     pub head: Duration,
+    /// Keep-alive timeout: time limit for the head of each further request on a connection. `None` serves one request
+    /// per connection, within [`CONNECTION_TIMEOUT`].
+    pub another: Option<Duration>,
     /// Maximum time that the shutdown waits for requests in progress.
     pub drain: Duration,
 }
@@ -64,6 +67,7 @@ impl Bounds {
     pub const DIAGNOSTICS: Self = Self {
         connections: MAX_CONNECTIONS,
         head: HEAD_TIMEOUT,
+        another: None,
         drain: DRAIN,
     };
 }
@@ -134,6 +138,8 @@ pub struct Connection {
     closed: CancellationToken,
     /// Token that is cancelled once the client has shown a certificate.
     is_known: CancellationToken,
+    /// Token that is cancelled once the head of a request has arrived.
+    has_asked: CancellationToken,
     is_whole: Arc<AtomicBool>,
 }
 
@@ -253,19 +259,30 @@ pub async fn serve_within(
                 asking.is_known.cancel();
             }
             let service = service_fn(move |mut request: Request<Incoming>| {
+                asking.has_asked.cancel();
                 request.extensions_mut().insert(asking.clone());
                 routes.call(request)
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .keep_alive(false)
-                .header_read_timeout(bounds.head)
+                .keep_alive(bounds.another.is_some())
+                .header_read_timeout(bounds.another.unwrap_or(bounds.head))
                 .max_buf_size(HEAD_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             watcher.watch(connection).await.map_err(io::Error::other)
         };
         connections.spawn(async move {
             let _ends = own.closed.clone().drop_guard();
+            let too_slow = async {
+                if bounds.another.is_none() {
+                    tokio::time::sleep(CONNECTION_TIMEOUT).await;
+                } else if timeout(bounds.head * 2, own.has_asked.cancelled())
+                    .await
+                    .is_ok()
+                {
+                    std::future::pending::<()>().await;
+                }
+            };
             tokio::select! {
                 ended = served => if let Err(error) = ended {
                     tracing::debug!(%error, peer = ?own.peer, "a connection failed");
@@ -273,9 +290,7 @@ pub async fn serve_within(
                 () = own.closed.cancelled() => {
                     tracing::debug!(peer = ?own.peer, "closed a connection to accept another");
                 }
-                () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
-                    tracing::debug!(peer = ?own.peer, "a client is too slow");
-                }
+                () = too_slow => tracing::debug!(peer = ?own.peer, "a client is too slow"),
             }
         });
     }

@@ -34,6 +34,8 @@ use requests::{ENDED, RequestGuard, Requests};
 pub const BOUNDS: Bounds = Bounds {
     connections: 256,
     head: Duration::from_secs(5),
+    // The API server ends its connections after 90 s without a request.
+    another: Some(Duration::from_secs(100)),
     drain: Duration::from_secs(5),
 };
 
