@@ -99,7 +99,7 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     let entries = entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
     let mut entries: BTreeSet<String> = entries.collect::<Result<_>>()?;
     // `loading` may still list a version that was being loaded when the agent was killed.
-    for name in ["agent.json", "agent.sock", "loading"] {
+    for name in ["agent.sock", "loading"] {
         entries.remove(name);
     }
     let usual = [

@@ -72,7 +72,7 @@ fn changes(walk: &Walk) -> String {
 fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
     let after = (scenario.after)();
     eventually("the agent runs", || {
-        let runs = home.path().join("state/agent.json").exists();
+        let runs = home.path().join("state/agent.sock").exists();
         ensure!(runs || trace.agent_has_ended(), "it does not");
         Ok(())
     })?;
@@ -94,18 +94,17 @@ fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
     })?;
     let reached = reached.with_context(|| home.log())?;
     // The agent may have been killed at one of its last writes.
-    let left = ["state/agent.json", "state/agent.sock"];
-    Ok(reached && !left.iter().any(|name| home.path().join(name).exists()))
+    Ok(reached && !home.path().join("state/agent.sock").exists())
 }
 
 /// Kills at all points, or at the decisive ones and a random sample.
 fn walk(scenario: &Scenario, sample: Option<(usize, u64)>) -> Result<()> {
     let base = scenario.home()?;
     let counted = run(scenario, &base, None).context("without a kill")?;
-    // The address file of an agent need not survive a power failure.
+    // The socket of an agent need not survive a power failure.
     let not_durable = counted.not_durable.iter();
     let not_durable: Vec<_> = not_durable
-        .filter(|text| !text.starts_with("state/agent."))
+        .filter(|text| !text.starts_with("state/agent.sock"))
         .collect();
     ensure!(not_durable.is_empty(), "not durable: {not_durable:#?}");
     // Writes to /proc end with the process.

@@ -9,7 +9,6 @@ use leafhost_kubelet::proto::device_plugin::{
 use leafhost_tests::agent::Home;
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::kubelet::{Blocking, Kubelet, Plugins};
-use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -266,10 +265,7 @@ impl Node {
 
     /// Returns the value of one of the agent's metrics.
     pub fn metric(&self, name: &str) -> Result<u64> {
-        let agent = std::fs::read(self.home.path().join("state/agent.json"))?;
-        let agent: Value = serde_json::from_slice(&agent)?;
-        let url = format!("http://{}/metrics", text(&agent, "/address"));
-        let metrics = program::run("curl", ["-sSf", &url])?.good()?;
+        let metrics = self.home.get("/metrics")?;
         let value = metrics
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))

@@ -158,16 +158,7 @@ impl Fixture {
 
     /// Returns the value of a metrics series, 0 if it is missing.
     pub fn metric(&self, series: &str) -> Result<f64> {
-        let agent: Value =
-            serde_json::from_slice(&fs::read(self.home.path().join("state/agent.json"))?)?;
-        let address = agent
-            .get("address")
-            .and_then(Value::as_str)
-            .context("no address")?;
-        let text = ureq::get(format!("http://{address}/metrics"))
-            .call()?
-            .into_body()
-            .read_to_string()?;
+        let text = self.home.get("/metrics")?;
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());

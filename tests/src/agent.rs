@@ -118,15 +118,18 @@ impl Home {
         self.environment = environment.iter().map(set).collect();
     }
 
-    /// Returns the agent's response to a GET of `path` at its endpoint.
+    /// Returns the agent's response to a GET of `path` at its socket.
     pub fn get(&self, path: &str) -> Result<String> {
-        let mut find = (self.enter)(Path::new("cat"))?;
-        find.arg(self.path().join("state/agent.json"));
-        let found: Value = serde_json::from_str(&program::finish(find)?.good()?)?;
-        let address = found.get("address").and_then(Value::as_str);
-        let address = address.context("no address")?;
-        let mut answer = ureq::get(format!("http://{address}{path}")).call()?;
-        Ok(answer.body_mut().read_to_string()?)
+        let mut get = (self.enter)(Path::new("curl"))?;
+        get.args(["-sSf", "--unix-socket"])
+            .arg(self.path().join("state/agent.sock"))
+            .arg(format!("http://localhost{path}"));
+        program::finish(get)?.good()
+    }
+
+    /// Returns the address at which the agent listens, from its log.
+    pub fn address(&self) -> Result<String> {
+        address_in(&self.log()).context("no address")
     }
 
     /// Returns the path of the agent's log file.
@@ -304,6 +307,14 @@ impl Home {
         })
         .with_context(|| self.log())
     }
+}
+
+/// Returns the address at which the last agent of a log listens.
+pub fn address_in(log: &str) -> Option<String> {
+    let mut lines = log.lines().rev();
+    let starts = lines.find(|line| line.contains("agent starts "))?;
+    let (_, rest) = starts.split_once(" address=")?;
+    rest.split(' ').next().map(str::to_owned)
 }
 
 impl Drop for Home {

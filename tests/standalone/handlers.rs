@@ -232,12 +232,7 @@ fn the_admin_endpoint_tells_health_readiness_and_metrics() -> Result<()> {
     let mut home = home_with_echo()?;
     home.start(&[])?;
     home.instances(2)?;
-    let agent: Value = serde_json::from_slice(&fs::read(home.path().join("state/agent.json"))?)?;
-    let listen = agent
-        .get("address")
-        .and_then(Value::as_str)
-        .context("no address")?
-        .to_owned();
+    let listen = home.address()?;
     let get =
         |path: &str| program::run("curl", ["-sSf", &format!("http://{listen}{path}")])?.good();
     get("/healthz")?;

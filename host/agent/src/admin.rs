@@ -19,7 +19,7 @@ use axum::{Json, Router};
 use leafhost_endpoint::{Listener, serve};
 use leafhost_metrics::CONTENT_TYPE;
 use serde::Deserialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -66,13 +66,24 @@ impl Admin {
 }
 
 /// Serves the endpoint of an agent that has not started yet: answers with the reason why it waits.
-pub async fn serve_waiting(listener: TcpListener, waits: watch::Receiver<Option<String>>) {
+pub async fn serve_waiting(
+    listener: TcpListener,
+    socket: Option<UnixListener>,
+    waits: watch::Receiver<Option<String>>,
+) {
     let routes = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(waiting))
         .route("/status", get(waiting))
         .with_state(waits);
-    serve(Listener::Tcp(listener), routes, CancellationToken::new()).await;
+    let stop = CancellationToken::new();
+    let unix = async {
+        if let Some(socket) = socket {
+            serve(Listener::Unix(socket), routes.clone(), stop.clone()).await;
+        }
+    };
+    let tcp = serve(Listener::Tcp(listener), routes.clone(), stop.clone());
+    tokio::join!(tcp, unix);
 }
 
 async fn waiting(State(waits): State<watch::Receiver<Option<String>>>) -> (StatusCode, String) {

@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_file::AgentFile;
 use crate::args::AgentArgs;
 use crate::folders::User;
 use crate::listen::{bind, bind_if};
@@ -63,54 +62,29 @@ async fn serve(settings: Settings) -> Result<()> {
         .local_addr()
         .context("cannot read the address of the listener")?;
     let metrics = bind_if(settings.args.metrics_listen, "--metrics-listen").await?;
-    let file = AgentFile::of_this_process(address);
     let mut home = tokio::select! {
-        home = open(&settings, &listener, &file) => home?,
+        home = open(&settings, &listener) => home?,
         name = signals.next() => {
             tracing::info!(signal = name, "agent stops");
             return Ok(());
         }
     };
     let (agent, socket) = assemble::agent(&settings, &mut home, listener, metrics).await?;
-    let published = file.publish(&settings.state_dir).map_err(|error| {
-        // The agent runs without the file.
-        tracing::warn!(
-            error = format!("{error:#}"),
-            "leafhost status needs --agent {address} to find this agent"
-        );
-    });
-    let folder = settings.dir.as_deref();
     let shown =
         |dir: Option<&Path>| dir.map(|dir| tracing::field::display(dir.display().to_string()));
-    tracing::info!(node = home.node, mode = home.mode, %address, folder = shown(folder),
+    tracing::info!(node = home.node, mode = home.mode, %address, folder = shown(settings.dir.as_deref()),
         state = %settings.state_dir.display(), cdi = shown(settings.cdi_dir.as_deref()),
         kubelet = shown(settings.kubelet_dir.as_deref()), "agent starts");
-    if let Some(problem) = folder.and_then(missing) {
-        tracing::warn!("{problem}");
-    }
     let result = tokio::select! {
-        result = run_until_signal(agent, &mut signals, file.address) => result,
+        result = run_until_signal(agent, &mut signals, address) => result,
         error = home.tasks.ended() => Err(error.into()),
     };
-    drop((published, socket, home));
+    drop((socket, home));
     result
 }
 
-/// Returns the problem of a standalone folder that is missing, as when its name is misspelt.
-fn missing(dir: &Path) -> Option<String> {
-    let is = match dir.metadata() {
-        Ok(metadata) if metadata.is_dir() => return None,
-        Ok(_) => "is not a folder",
-        Err(_) => "is missing",
-    };
-    let dir = dir.display();
-    Some(format!(
-        "the standalone folder {dir} {is}: no Configuration and no handler is read; correct --standalone, or create {dir}/configurations and {dir}/handlers"
-    ))
-}
-
 /// Opens the [`Home`]. While opening has to wait, `leafhost status` shows the reason.
-async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> Result<Home> {
+async fn open(settings: &Settings, listener: &TcpListener) -> Result<Home> {
     let (waits, mut told) = watch::channel(None);
     let opening = Home::open(settings, &waits);
     tokio::pin!(opening);
@@ -129,15 +103,11 @@ async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> 
         .mode(0o700)
         .create(&settings.state_dir);
     folder.with_context(|| format!("cannot create {}", settings.state_dir.display()))?;
-    let _published = file.publish(&settings.state_dir).inspect_err(|error| {
-        tracing::debug!(
-            error = format!("{error:#}"),
-            "leafhost status does not find this agent"
-        );
-    });
+    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
+    let (socket, _bound) = socket.ok().unzip();
     tokio::select! {
         home = &mut opening => home,
-        () = serve_waiting(second, told) => bail!("the admin endpoint has ended; this is a bug"),
+        () = serve_waiting(second, socket, told) => bail!("the admin endpoint has ended; this is a bug"),
     }
 }
 
@@ -145,22 +115,19 @@ async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> 
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
     let ready = systemd::ready(agent.board(), address, shutdown.clone());
-    let running = agent.run(shutdown.clone());
     let both = Box::pin(async {
-        tokio::pin!(running);
-        tokio::select! {
-            ended = &mut running => return Ok(ended?),
-            () = ready => {}
-        }
-        Ok(running.await?)
+        let running = async {
+            let ended = agent.run(shutdown.clone()).await;
+            shutdown.cancel();
+            ended
+        };
+        Ok(tokio::join!(running, ready).0?)
     });
     let stop = || {
         systemd::stopping();
         shutdown.cancel();
     };
-    let result = until_signal(both, async || signals.next().await, stop).await;
-    shutdown.cancel();
-    result
+    until_signal(both, async || signals.next().await, stop).await
 }
 
 /// Runs a future until it ends; the first signal stops it, the second abandons it.
@@ -196,21 +163,6 @@ mod tests {
         }
         *left -= 1;
         "SIGTERM"
-    }
-
-    #[test]
-    fn a_missing_standalone_folder_is_named_with_the_flag() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(missing(dir.path()), None);
-        let file = dir.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        for (path, words) in [
-            (dir.path().join("none"), "is missing"),
-            (file, "is not a folder"),
-        ] {
-            let problem = missing(&path).unwrap();
-            assert!(problem.contains(words) && problem.contains("--standalone"));
-        }
     }
 
     #[tokio::test]

@@ -26,13 +26,12 @@ mod variables;
 mod webhook;
 
 pub use controller::ControllerArgs;
-pub use migrate::{MigrateArgs, MigrateCommand};
-pub use property::{PropertyArg, PropertyValue};
+pub use migrate::MigrateCommand;
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use webhook::WebhookArgs;
 
-use crate::agent_file::DEFAULT_LISTEN;
 use crate::completion;
+use crate::listen::DEFAULT_LISTEN;
 use crate::terminal::Output;
 
 /// Shells with a completion script.
@@ -138,8 +137,8 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man {
-        /// The folder to write one page for each command to; without it the main page is printed
-        dir: Option<PathBuf>,
+        /// The folder to write one page for each command to
+        dir: PathBuf,
     },
 }
 
@@ -486,8 +485,8 @@ pub struct RunArgs {
 
     /// A discovery property: NAME=VALUE, or NAME=@FILE, which counts as a Secret; may be repeated; replaces the
     /// Configuration's
-    #[arg(long, value_name = "K=V|K=@FILE", hide_env_values = true)]
-    pub property: Vec<PropertyArg>,
+    #[arg(long, value_name = "K=V|K=@FILE", hide_env_values = true, value_parser = property::parse)]
+    pub property: Vec<(String, String)>,
 
     /// The grants file [default: the one next to FILE]
     #[arg(long, value_name = "FILE")]
@@ -511,7 +510,7 @@ pub struct RunArgs {
 
     /// The level of the handler's log that is shown: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "debug")]
-    pub log_level: String,
+    pub log_level: tracing::Level,
 
     #[command(flatten)]
     pub compiler: CompilerArgs,

@@ -8,6 +8,7 @@ use leafhost_cdi::class_problem;
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::Problem;
+use leafhost_core::text;
 use leafhost_core::yaml;
 use leafhost_files::{Document, Reading, check_file, check_folder};
 use leafhost_grants::Grants;
@@ -19,7 +20,7 @@ use crate::terminal::{self, Paint, Tone, count};
 
 mod handlers;
 
-use handlers::{Handlers, remarks, validate};
+use handlers::{remarks, validate};
 
 pub fn run(args: &CheckArgs) -> Result<()> {
     let findings = block_on(check(args))?;
@@ -100,36 +101,34 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
         .extend(args.folders.handlers_dir.iter().cloned());
     let is_file = |(_, complete): &(Document, bool)| !complete;
     let installed = installed_handlers().filter(|_| plan.configurations.iter().any(is_file));
-    let Plan {
-        configurations,
-        components,
-        folders,
-        mut problems,
-        warnings,
-    } = plan;
-    let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let mut problems = plan.problems;
+    let mut notes: Vec<String> = plan.warnings.iter().map(ToString::to_string).collect();
     let mut skipped = Vec::new();
     let output = (&mut problems, &mut notes);
-    let folders = folders.into_iter().chain(installed);
-    let handlers = Handlers::load(components, folders, &args.compiler, output).await?;
-    for (found, complete) in &configurations {
+    let folders = plan.folders.into_iter().chain(installed);
+    let handlers = handlers::load(plan.components, folders, &args.compiler, output).await?;
+    for (found, complete) in &plan.configurations {
         notes.extend(not_for_cdi(found));
         let name = &found.configuration.handler;
-        if let Some(handler) = handlers.of(found) {
-            problems.extend(validate(handler, found).await);
-            notes.extend(remarks(handler, found).await);
+        if let Some(handler) = handlers.get(name) {
+            problems.extend(validate(handler.as_ref(), found).await);
+            notes.extend(remarks(handler.as_ref(), found).await);
             continue;
         }
-        let message = match (handlers.nearest(name), complete) {
+        let known: Vec<&str> = handlers.keys().map(String::as_str).collect();
+        let message = match (text::nearest(name, known.iter().copied()), complete) {
             (Some(suggestion), true) => {
                 format!("no handler is named {name:?}; did you mean {suggestion}?")
             }
             (Some(suggestion), false) => format!(
                 "no handler is named {name:?}; did you mean {suggestion}? If it is another one, name its folder with --handlers-dir DIR"
             ),
+            (None, true) if known.is_empty() => {
+                format!("no handler is named {name:?}; there is none that can be loaded")
+            }
             (None, true) => format!(
                 "no handler is named {name:?}; there is {}",
-                handlers.names()
+                known.join(", ")
             ),
             (None, false) => {
                 skipped.push(format!(
@@ -149,8 +148,8 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
     problems.sort();
     problems.dedup();
     Ok(Findings {
-        configurations: configurations.len(),
-        handlers: handlers.count(),
+        configurations: plan.configurations.len(),
+        handlers: handlers.len(),
         problems: problems.iter().map(ToString::to_string).collect(),
         notes,
         skipped,
@@ -180,13 +179,13 @@ pub async fn details(
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let folders = handlers_dirs.iter().cloned().chain(installed_handlers());
     let output = (&mut problems, &mut notes);
-    let handlers = Handlers::load(BTreeSet::new(), folders, compiler, output).await?;
+    let handlers = handlers::load(BTreeSet::new(), folders, compiler, output).await?;
     for (name, text) in configurations {
         let checked = check_file(&name, &text);
         problems.extend(checked.problems);
         for found in &checked.documents {
-            if let Some(handler) = handlers.of(found) {
-                problems.extend(validate(handler, found).await);
+            if let Some(handler) = handlers.get(&found.configuration.handler) {
+                problems.extend(validate(handler.as_ref(), found).await);
             }
         }
     }

@@ -12,9 +12,8 @@ const SYSTEM_CONFIG: &str = "/etc/leafhost";
 pub const SYSTEM_CDI: &str = "/etc/cdi";
 /// Default folder of a kubelet. The folder for device plugins is in it even if the kubelet has another root folder.
 pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
-
-/// Default folder in which handlers built for Akri register.
-const SYSTEM_EXTERNAL: &str = "/var/lib/akri";
+/// Default folder in which handlers built for Akri register with an agent of a cluster.
+pub const SYSTEM_EXTERNAL: &str = "/var/lib/akri";
 
 /// Properties of the user on which the folders depend.
 #[derive(Debug, Clone, Default)]
@@ -72,26 +71,6 @@ impl User {
         folder.context("cannot determine the state folder; give it with --state-dir DIR")
     }
 
-    /// Returns the folder for CDI specs.
-    pub fn cdi_dir(&self, state_dir: &Path) -> PathBuf {
-        if self.is_root {
-            SYSTEM_CDI.into()
-        } else {
-            state_dir.join("cdi")
-        }
-    }
-
-    /// Returns the kubelet's folder; `None` for users other than root, who cannot use it.
-    pub fn kubelet_dir(&self) -> Option<PathBuf> {
-        self.is_root.then(|| SYSTEM_KUBELET.into())
-    }
-
-    /// Returns the folder where external handlers register: Akri's, if the agent runs in a cluster as root. Other users
-    /// cannot use it.
-    pub fn external_dir(&self, is_standalone: bool) -> Option<PathBuf> {
-        (self.is_root && !is_standalone).then(|| SYSTEM_EXTERNAL.into())
-    }
-
     /// Returns the folder for caches, such as compiled components of `handler run`.
     pub fn cache_dir(&self) -> PathBuf {
         let temporary =
@@ -106,6 +85,11 @@ impl User {
         folders.extend(self.state_dir());
         folders
     }
+}
+
+/// Returns the path of the agent's socket in its state folder.
+pub fn socket_in(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent.sock")
 }
 
 /// Returns the node name: the given one, else the host name in lower case.
@@ -133,7 +117,6 @@ mod tests {
         let root = User::new(true, |name| (name == "HOME").then(|| "/root".into()));
         assert_eq!(root.standalone_dir().unwrap(), Path::new("/etc/leafhost"));
         assert_eq!(root.state_dir().unwrap(), Path::new("/var/lib/leafhost"));
-        assert_eq!(root.cdi_dir(Path::new("/x")), Path::new("/etc/cdi"));
         let user = User::new(false, |name| match name {
             "HOME" => Some("/home/a".into()),
             "XDG_CONFIG_HOME" => Some("/conf".into()),
@@ -142,7 +125,6 @@ mod tests {
         assert_eq!(user.standalone_dir().unwrap(), Path::new("/conf/leafhost"));
         let state = user.state_dir().unwrap();
         assert_eq!(state, Path::new("/home/a/.local/state/leafhost"));
-        assert_eq!(user.cdi_dir(&state), state.join("cdi"));
     }
 
     #[test]

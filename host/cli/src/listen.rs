@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 
+/// Default of `--listen` of an agent.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
+
 /// Listens at the address of a flag.
 pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     let error = match TcpListener::bind(address).await {
@@ -14,12 +17,6 @@ pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             "another program uses it, perhaps another agent; stop that program, or choose another port (0 takes any free port)"
-        }
-        std::io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have this address; choose another"
-        }
-        std::io::ErrorKind::PermissionDenied => {
-            "only root may use ports below 1024; choose another"
         }
         _ => "choose another address",
     };

@@ -91,18 +91,14 @@ fn filter(level: &str) -> Option<Targets> {
     // The caller of each request logs its failure.
     let targets = Targets::new().with_target("kube_client", LevelFilter::OFF);
     parts.try_fold(targets, |targets, part| {
-        match part.split_once('=') {
-            None => Some(targets.with_default(part.parse::<LevelFilter>().ok()?)),
-            // Filters on spans are not supported.
-            Some((target, level))
-                if target.is_empty() || level.is_empty() || target.contains('[') =>
-            {
-                None
-            }
-            Some((target, level)) => {
-                Some(targets.with_target(target, level.parse::<LevelFilter>().ok()?))
-            }
+        let Some((target, level)) = part.split_once('=') else {
+            return Some(targets.with_default(part.parse::<LevelFilter>().ok()?));
+        };
+        // Filters on spans are not supported.
+        if target.is_empty() || level.is_empty() || target.contains('[') {
+            return None;
         }
+        Some(targets.with_target(target, level.parse::<LevelFilter>().ok()?))
     })
 }
 

@@ -2,7 +2,6 @@
 
 mod age;
 mod agent;
-mod agent_file;
 mod args;
 mod check;
 mod completion;
@@ -45,17 +44,13 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Handler(command) => handler::run(command),
         Command::Migrate(command) => migrate::run(command),
-        Command::Crds => crds(),
+        Command::Crds => terminal::print(leafhost_k8s::crd::YAML).map_err(Into::into),
         Command::Completions { shell } => manual::completions(&shell),
         Command::Version => version::print(),
-        Command::Man { dir } => manual::pages(dir.as_deref()),
+        Command::Man { dir } => manual::pages(&dir),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
     }
-}
-
-fn crds() -> anyhow::Result<()> {
-    Ok(terminal::print(leafhost_k8s::crd::YAML)?)
 }

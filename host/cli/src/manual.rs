@@ -24,14 +24,9 @@ fn script(shell: &str) -> Result<String> {
     Ok(String::from_utf8(script)?)
 }
 
-/// Writes one page per command (`leafhost.1`, `leafhost-agent.1`, …) into a folder, or prints the first one.
-pub fn pages(dir: Option<&Path>) -> Result<()> {
+/// Writes one page per command (`leafhost.1`, `leafhost-agent.1`, …) into a folder.
+pub fn pages(dir: &Path) -> Result<()> {
     let command = args::definition().disable_help_subcommand(true);
-    let Some(dir) = dir else {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
-        return Ok(terminal::print(&String::from_utf8_lossy(&page))?);
-    };
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(command, dir))
         .with_context(|| format!("cannot write manual pages to {}", dir.display()))
@@ -45,7 +40,7 @@ mod tests {
     #[test]
     fn every_visible_command_has_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
-        pages(Some(dir.path())).unwrap();
+        pages(dir.path()).unwrap();
         for page in [
             "leafhost.1",
             "leafhost-agent.1",

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use anyhow::{Context as _, Result, bail};
 use leafhost_k8s::migrate::{self, Direction, Error, Plan};
 
-use crate::args::{MigrateArgs, MigrateCommand};
+use crate::args::MigrateCommand;
 use crate::check;
 use crate::failure::Usage;
 use crate::runtime::block_on;
@@ -28,40 +28,25 @@ The definitions are still those of Leafhost, which have all fields of Akri's.
 ";
 
 pub fn run(command: MigrateCommand) -> Result<()> {
-    block_on(async {
-        match command {
-            MigrateCommand::FromAkri(args) => {
-                let look = async |plan: &mut Plan| {
-                    let texts = std::mem::take(&mut plan.configurations);
-                    let folders = &args.folders.handlers_dir;
-                    let found = check::details(texts, folders, &args.compiler).await?;
-                    plan.notes.extend(found);
-                    Ok(())
-                };
-                move_on(Direction::FromAkri, &args.common, look).await
-            }
-            MigrateCommand::ToAkri(args) => {
-                move_on(Direction::ToAkri, &args, async |_: &mut Plan| Ok(())).await
-            }
-        }
-    })
+    block_on(move_on(command))
 }
 
-async fn move_on(
-    direction: Direction,
-    args: &MigrateArgs,
-    look: impl AsyncFnOnce(&mut Plan) -> Result<()>,
-) -> Result<()> {
+async fn move_on(command: MigrateCommand) -> Result<()> {
+    let (direction, args, checked, after) = match command {
+        MigrateCommand::FromAkri(args) => {
+            let checked = Some((args.folders.handlers_dir, args.compiler));
+            (Direction::FromAkri, args.common, checked, AFTER_FROM)
+        }
+        MigrateCommand::ToAkri(args) => (Direction::ToAkri, args, None, AFTER_TO),
+    };
     let client = leafhost_k8s::connect_as_user().await?;
     let mut plan = migrate::plan(&client, direction).await?;
-    if !plan.steps.is_empty() {
-        look(&mut plan).await?;
+    if let Some((folders, compiler)) = checked.filter(|_| !plan.steps.is_empty()) {
+        let texts = std::mem::take(&mut plan.configurations);
+        let found = check::details(texts, &folders, &compiler).await?;
+        plan.notes.extend(found);
     }
     terminal::print(&shown(&plan, Paint::stdout()))?;
-    let after = match direction {
-        Direction::FromAkri => AFTER_FROM,
-        Direction::ToAkri => AFTER_TO,
-    };
     if plan.steps.is_empty() && plan.blockers.is_empty() {
         // An earlier run may have been interrupted just before printing this.
         let text = if plan.is_akri_stopped { after } else { "" };

@@ -1,7 +1,6 @@
 //! `leafhost select`: shows the devices that a scheduler would choose for a pod now, and the unmet condition of each other
 //! device.
 
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +15,6 @@ use crate::args::SelectArgs;
 use crate::runtime::block_on;
 use crate::table::{Cell, Table};
 use crate::terminal::{self, Output, Paint, Tone};
-
-/// Maximum number of bytes read from a file.
-const LARGEST: u64 = 4 << 20;
 
 pub fn run(args: &SelectArgs) -> Result<()> {
     let pods = read(&args.file)?;
@@ -43,15 +39,13 @@ pub fn run(args: &SelectArgs) -> Result<()> {
 
 /// Returns the pods of a file that request devices, including those of templates.
 fn read(file: &Path) -> Result<Vec<Pod>> {
-    let mut text = String::new();
     let shown = file.display();
-    if file == Path::new("-") {
-        std::io::stdin().take(LARGEST).read_to_string(&mut text)?;
+    let text = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
     } else {
-        let read =
-            std::fs::File::open(file).and_then(|file| file.take(LARGEST).read_to_string(&mut text));
-        read.with_context(|| format!("cannot read {shown}"))?;
-    }
+        std::fs::read_to_string(file)
+    };
+    let text = text.with_context(|| format!("cannot read {shown}"))?;
     let mut pods = Vec::new();
     let objects = yaml::read_all(&text);
     let objects =

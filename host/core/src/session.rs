@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::configuration::FieldProblem;
 use crate::device::Device;
@@ -92,7 +92,7 @@ impl Report {
     }
 }
 
-/// Cost of a call.
+/// Cost of a call. Its serialized durations are milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallStats {
@@ -100,21 +100,40 @@ pub struct CallStats {
     pub events: Vec<&'static str>,
     /// Delay from when the call was due until the guest began: waiting for a place among the concurrent calls, or for
     /// the machine.
+    #[serde(skip)]
     pub late: Duration,
     /// Wall clock time since the guest began.
+    #[serde(rename = "wallMs", serialize_with = "milliseconds")]
     pub wall: Duration,
     /// CPU time of the guest.
+    #[serde(rename = "cpuMs", serialize_with = "milliseconds")]
     pub cpu: Duration,
     /// Peak of the guest's linear memory and of what the host held for it, in bytes.
+    #[serde(rename = "memoryBytes")]
     pub memory: u64,
     /// Denied requests for capabilities, and the reason if the cursor was not kept.
     pub denied: Vec<String>,
     /// Number of log lines dropped because of the rate limit.
     pub log_dropped: u64,
     /// Delay until the next call without an event; `None` if only an event triggers a call.
+    #[serde(
+        rename = "nextMs",
+        serialize_with = "milliseconds",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub next: Option<Duration>,
     /// Wake requests that the host could not serve, with reasons.
     pub wakes_refused: Vec<String>,
+}
+
+fn milliseconds<T, S>(time: &T, serializer: S) -> Result<S::Ok, S::Error>
+where
+    T: Copy + Into<Option<Duration>>,
+    S: Serializer,
+{
+    let time: Option<Duration> = (*time).into();
+    let time = time.map(|time| time.as_secs_f64() * 1000.0);
+    time.serialize(serializer)
 }
 
 /// Answer of a handler.

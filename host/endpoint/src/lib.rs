@@ -79,25 +79,22 @@ pub enum Listener {
     Tcp(TcpListener),
     /// TCP with TLS. A new connection uses the newest configuration, which has the certificate and the rules for client
     /// certificates; it is closed if there is none.
-    Tls(TcpListener, watch::Receiver<Option<Arc<ServerConfig>>>),
+    Tls(TcpListener, Tls),
     /// Unix socket, open to every client with access to the file.
     Unix(UnixListener),
 }
 
+/// Newest TLS configuration, if there is one.
+type Tls = watch::Receiver<Option<Arc<ServerConfig>>>;
 /// Connection from which nothing has been read.
-enum Accepted {
-    Tcp(TcpStream, IpAddr),
-    Tls(TcpStream, IpAddr, Option<Arc<ServerConfig>>),
-    Unix(UnixStream),
-}
-
+type Accepted = Either<TcpStream, UnixStream>;
 /// Connection that is ready for requests.
-type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<TcpStream>>;
+type Stream = Either<Accepted, TlsStream<Accepted>>;
 
 impl Listener {
-    /// Accepts the next connection. Uses a reserved file descriptor if no other is free, so that the status can be read
-    /// even then.
-    async fn accept(&self) -> io::Result<Accepted> {
+    /// Accepts the next connection and returns it with the address of its client. Uses a reserved file descriptor if no
+    /// other is free, so that the status can be read even then.
+    async fn accept(&self) -> io::Result<(Accepted, Option<IpAddr>)> {
         poll_fn(|context| match self.poll_accept(context) {
             // Most likely no file descriptor is free.
             Poll::Ready(Err(_)) => fd_reserve::lend(|| self.poll_accept(context)),
@@ -106,41 +103,30 @@ impl Listener {
         .await
     }
 
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+    fn poll_accept(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<(Accepted, Option<IpAddr>)>> {
         match self {
-            Self::Tcp(listener) => listener
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, peer)| Accepted::Tcp(stream, peer.ip())),
-            Self::Tls(listener, tls) => listener
-                .poll_accept(context)
-                .map_ok(|(stream, peer)| Accepted::Tls(stream, peer.ip(), tls.borrow().clone())),
+                .map_ok(|(stream, peer)| (Either::Left(stream), Some(peer.ip()))),
             Self::Unix(listener) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| Accepted::Unix(stream)),
+                .map_ok(|(stream, _)| (Either::Right(stream), None)),
         }
     }
 }
 
-impl Accepted {
-    fn peer(&self) -> Option<IpAddr> {
-        match self {
-            Self::Tcp(_, peer) | Self::Tls(_, peer, _) => Some(*peer),
-            Self::Unix(_) => None,
-        }
-    }
-
-    /// Completes the TLS handshake, if any, within `limit`.
-    async fn ready(self, limit: Duration) -> io::Result<Stream> {
-        match self {
-            Self::Tcp(stream, _) => Ok(Either::Left(Either::Left(stream))),
-            Self::Unix(stream) => Ok(Either::Left(Either::Right(stream))),
-            Self::Tls(stream, _, tls) => {
-                let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
-                let handshake = TlsAcceptor::from(tls).accept(stream);
-                Ok(Either::Right(timeout(limit, handshake).await??))
-            }
-        }
-    }
+/// Completes the TLS handshake, if any, within `limit`.
+async fn ready(stream: Accepted, tls: Option<Tls>, limit: Duration) -> io::Result<Stream> {
+    let Some(tls) = tls else {
+        return Ok(Either::Left(stream));
+    };
+    let tls = tls.borrow().clone();
+    let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
+    let handshake = TlsAcceptor::from(tls).accept(stream);
+    Ok(Either::Right(timeout(limit, handshake).await??))
 }
 
 /// Open connection; inserted into the extensions of each of its requests.
@@ -238,13 +224,13 @@ pub async fn serve_within(
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => match accepted {
-                Ok(stream) => {
+                Ok(accepted) => {
                     has_failed = false;
-                    stream
+                    accepted
                 }
                 Err(error) => {
                     // Not even a reserved descriptor is free: wait for a connection to end.
@@ -256,13 +242,17 @@ pub async fn serve_within(
                 }
             },
         };
-        let own = Connection::new(stream.peer());
+        let own = Connection::new(peer);
         open.add(bounds.connections, own.clone());
+        let tls = match &listener {
+            Listener::Tls(_, tls) => Some(tls.clone()),
+            Listener::Tcp(_) | Listener::Unix(_) => None,
+        };
         let routes = TowerToHyperService::new(routes.clone());
         let watcher = graceful.watcher();
         let asking = own.clone();
         let served = async move {
-            let stream = stream.ready(bounds.head).await?;
+            let stream = ready(stream, tls, bounds.head).await?;
             if let Either::Right(stream) = &stream
                 && stream.get_ref().1.peer_certificates().is_some()
             {

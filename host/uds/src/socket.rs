@@ -151,25 +151,19 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
 /// # Errors
 /// Fails if the state of the socket cannot be determined, or if it cannot be removed.
 pub async fn remove_stale(path: &Path) -> io::Result<bool> {
-    if !is_stale(path).await? {
+    let Ok(Err(error)) = tokio::time::timeout(PROBE, UnixStream::connect(path)).await else {
         return Ok(false);
+    };
+    match error.kind() {
+        // The file may have been removed just now.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {}
+        io::ErrorKind::PermissionDenied => return Err(error),
+        _ if lacks_files(&error) => return Err(error),
+        _ => return Ok(false),
     }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(true),
-    }
-}
-
-async fn is_stale(path: &Path) -> io::Result<bool> {
-    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
-        Ok(Err(error)) => match error.kind() {
-            // The file may have been removed just now.
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
-            io::ErrorKind::PermissionDenied => Err(error),
-            _ if lacks_files(&error) => Err(error),
-            _ => Ok(false),
-        },
-        Ok(Ok(_)) | Err(_) => Ok(false),
     }
 }
 

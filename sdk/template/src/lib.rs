@@ -2,9 +2,9 @@
 
 use leafhost_sdk::{Description, Device, Discovery, Handler, Host, Request, Result};
 
-struct {{TypeName}};
+struct ThisHandler;
 
-leafhost_sdk::register!({{TypeName}});
+leafhost_sdk::register!(ThisHandler);
 
 /// Details that a Configuration gives in `discoveryDetails`.
 #[leafhost_sdk::details]
@@ -12,7 +12,7 @@ struct Details {
     names: Vec<String>,
 }
 
-impl Handler for {{TypeName}} {
+impl Handler for ThisHandler {
     type Details = Details;
 
     fn describe() -> Description {
@@ -35,19 +35,21 @@ mod tests {
 
     #[test]
     fn the_description_is_valid() {
-        assert_eq!(description_problems::<{{TypeName}}>(), Vec::<String>::new());
+        assert_eq!(description_problems::<ThisHandler>(), Vec::<String>::new());
     }
 
     #[test]
     fn the_example_has_devices() {
         let example = include_str!("../details.yaml");
-        let found = Call::<{{TypeName}}>::new(example).run(&FakeHost::new()).unwrap();
+        let found = Call::<ThisHandler>::new(example)
+            .run(&FakeHost::new())
+            .unwrap();
         assert_eq!(found.devices().len(), 2);
     }
 
     #[test]
     fn the_invalid_field_is_reported() {
-        let problems = validate::<{{TypeName}}>("names: [[a]]");
+        let problems = validate::<ThisHandler>("names: [[a]]");
         assert_eq!(problems[0].path, "names[0]");
     }
 }

@@ -4,20 +4,22 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::ports::{HandlerSource, Loader};
 use leafhost_core::problem::Problem;
 use leafhost_external::External;
 use leafhost_net::Network;
 use leafhost_udev::Monitor;
+use leafhost_uds::RemovedOnDrop;
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::net::TcpListener;
+use tokio::task::block_in_place;
 
 use super::home::Home;
-use super::prerequisites::Machine;
+use super::prerequisites;
 use super::settings::Settings;
-use super::socket::{self, Bound};
+use super::socket;
 
 /// Assembles the agent, ready to run. The home must outlive it.
 pub async fn agent(
@@ -25,10 +27,11 @@ pub async fn agent(
     home: &mut Home,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-) -> Result<(Agent, Option<Bound>)> {
-    let (runtime, network, mut problems) = start_runtime(settings).await?;
-    problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
-    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
+) -> Result<(Agent, Option<RemovedOnDrop>)> {
+    let (runtime, network, mut problems) = block_in_place(|| start_runtime(settings))?;
+    let found = home.problems.iter().chain(&home.state.dir.problem);
+    problems.extend(found.cloned().map(Problem::InvalidSource));
+    let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref()).await;
     let socket = socket.inspect_err(|error| {
         // The agent runs without the socket.
         let error = crate::failure::line(error);
@@ -63,10 +66,10 @@ pub async fn agent(
     let ports = Ports {
         configurations: home.configurations.clone(),
         handlers,
-        accepted: home.accepted.clone(),
+        accepted: home.state.accepted.clone(),
         loader,
         instances: home.instances.clone(),
-        ledger: home.ledger.clone(),
+        ledger: home.state.ledger.clone(),
         claims: home.claims.clone(),
     };
     let mut agent = Agent::build(config, ports)?;
@@ -100,28 +103,22 @@ fn sources(
 /// Runtime, network for its handlers, and problems of this machine.
 type Started = (Arc<Runtime>, Result<Network, String>, Vec<Problem>);
 
-async fn start_runtime(settings: &Settings) -> Result<Started> {
-    let settings = settings.clone();
-    let started = tokio::task::spawn_blocking(move || {
-        let line = |error: anyhow::Error| crate::failure::line(&error);
-        let events = Monitor::start().map_err(|error| line(error.into()));
-        let network = Network::start().map_err(|error| line(error.into()));
-        let mut problems = Machine::look(&settings, &events, &network).problems();
-        let own_folders = settings.own_folders();
-        let runtime = Runtime::new(RuntimeConfig {
-            cache_dir: settings.state_dir.join("native"),
-            compiler: settings.args.compiler.compiler,
-            compile_timeout: settings.args.compiler.compile_timeout,
-            own_folders,
-            events,
-            network: network.clone(),
-        })?;
-        problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
-        anyhow::Ok((runtime, network, problems))
-    });
-    started
-        .await
-        .context("the start of the runtime panicked; this is a bug, see the log")?
+/// Starts the runtime; blocks.
+fn start_runtime(settings: &Settings) -> Result<Started> {
+    let line = |error: anyhow::Error| crate::failure::line(&error);
+    let events = Monitor::start().map_err(|error| line(error.into()));
+    let network = Network::start().map_err(|error| line(error.into()));
+    let mut problems = prerequisites::missing(settings, &events, &network);
+    let runtime = Runtime::new(RuntimeConfig {
+        cache_dir: settings.state_dir.join("native"),
+        compiler: settings.args.compiler.compiler.clone(),
+        compile_timeout: settings.args.compiler.compile_timeout,
+        own_folders: settings.own_folders(),
+        events,
+        network: network.clone(),
+    })?;
+    problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
+    Ok((runtime, network, problems))
 }
 
 #[cfg(test)]

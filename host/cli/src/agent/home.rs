@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use leafhost_agent::{CdiReaders, ClaimHome};
-use leafhost_core::ports::{
-    ConfigurationSet, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
-};
+use leafhost_core::ports::{ConfigurationSet, HandlerSource, InstanceStore, SourceProblem};
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileClaimRecords, FileInstances, NodeState, watch_configurations};
@@ -27,20 +25,18 @@ pub struct Home {
     pub cdi_readers: CdiReaders,
     pub configurations: watch::Receiver<Arc<ConfigurationSet>>,
     pub handlers: Arc<dyn HandlerSource>,
-    pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
-    pub ledger: Arc<dyn ResourceLedger>,
     /// Writer of the agent's reports; `None` if operators read the status on the node.
     pub reports: Option<KubeReport>,
     /// Ports for resource claims; `None` outside of a cluster.
     pub claims: Option<ClaimHome>,
     /// Lock of the node, if schedulers lock it.
     pub lock: Option<LockPort>,
-    /// Problems found when the home was opened.
+    /// Problems found when Configurations and Instances were opened.
     pub problems: Vec<SourceProblem>,
     /// Tasks that read and store all of this; they run as long as the agent.
     pub tasks: Tasks,
-    _state: NodeState,
+    pub state: NodeState,
 }
 
 impl Home {
@@ -60,8 +56,7 @@ impl Home {
         let kept = state.dir.path.join("accepted/configurations");
         let (configurations, found) =
             watch_configurations(dir.to_owned(), kept, &mut tasks).await?;
-        let problems = instances.problems.iter().chain(&found);
-        let problems = problems.chain(&state.dir.problem).cloned().collect();
+        let problems = instances.problems.iter().chain(&found).cloned().collect();
         let mut folders = vec![dir.join("handlers")];
         folders.extend_from_slice(&settings.handlers_dirs);
         let without = &settings.args.without.without_handlers;
@@ -73,14 +68,12 @@ impl Home {
             problems,
             configurations,
             handlers: Arc::new(handlers),
-            accepted: state.accepted.clone(),
             instances: Arc::new(instances),
-            ledger: state.ledger.clone(),
             reports: None,
             claims: None,
             lock: None,
             tasks,
-            _state: state,
+            state,
         })
     }
 
@@ -128,7 +121,7 @@ impl Home {
         Ok(Self {
             mode: "cluster",
             cdi_readers: CdiReaders::Root,
-            problems: state.dir.problem.iter().cloned().collect(),
+            problems: Vec::new(),
             configurations: leafhost_k8s::watch_configurations(
                 client,
                 namespaces,
@@ -136,15 +129,13 @@ impl Home {
                 &mut tasks,
             ),
             handlers: Arc::new(handlers),
-            accepted: state.accepted.clone(),
             instances: Arc::new(instances),
-            ledger: state.ledger.clone(),
             reports: Some(reports),
             claims: Some(claims),
             lock,
             node,
             tasks,
-            _state: state,
+            state,
         })
     }
 }

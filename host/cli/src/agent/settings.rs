@@ -7,7 +7,7 @@ use nix::unistd::Group;
 
 use super::socket;
 use crate::args::AgentArgs;
-use crate::folders::{self, User};
+use crate::folders::{self, SYSTEM_CDI, SYSTEM_EXTERNAL, SYSTEM_KUBELET, User};
 
 /// Settings of the agent: the flags, and values that depend on this user and machine.
 #[derive(Debug, Clone)]
@@ -50,10 +50,13 @@ impl Settings {
             Some(dir) => absolute(dir).map(Some),
             None => Ok(default),
         };
-        let default = Some(user.cdi_dir(&state_dir));
-        let cdi_dir = chosen(args.no_cdi, &args.cdi_dir, default)?;
-        let kubelet_dir = chosen(args.no_kubelet, &args.kubelet_dir, user.kubelet_dir())?;
-        let default = user.external_dir(dir.is_some());
+        // Other users than root cannot use the folders of the system.
+        let of_root = |folder: &str| user.is_root.then(|| PathBuf::from(folder));
+        let default = of_root(SYSTEM_CDI).unwrap_or_else(|| state_dir.join("cdi"));
+        let cdi_dir = chosen(args.no_cdi, &args.cdi_dir, Some(default))?;
+        let default = of_root(SYSTEM_KUBELET);
+        let kubelet_dir = chosen(args.no_kubelet, &args.kubelet_dir, default)?;
+        let default = of_root(SYSTEM_EXTERNAL).filter(|_| dir.is_none());
         let given = &args.external_handlers_dir;
         let external_dir = chosen(args.no_external_handlers, given, default)?;
         let node = match (args.node_name.as_deref(), &dir) {
@@ -86,7 +89,7 @@ impl Settings {
 
     /// Returns the folders that no device may mount into a container: the agent's own and the kubelet's.
     pub fn own_folders(&self) -> Vec<PathBuf> {
-        let mut folders = vec![self.state_dir.clone(), folders::SYSTEM_KUBELET.into()];
+        let mut folders = vec![self.state_dir.clone(), SYSTEM_KUBELET.into()];
         folders.extend(self.dir.clone());
         folders.extend(self.cdi_dir.iter().chain(&self.kubelet_dir).cloned());
         folders.extend(self.handlers_dirs.iter().cloned());

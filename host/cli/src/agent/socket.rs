@@ -1,16 +1,16 @@
 //! Socket in the state folder that serves the agent's status: open to its own user, and to a group if one is named.
 
 use std::fs::{self, Permissions};
-use std::io;
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use leafhost_uds::RemovedOnDrop;
 use nix::unistd::Group;
 use tokio::net::UnixListener;
 
-use crate::agent_file::AgentFile;
 use crate::failure::Usage;
+use crate::folders::socket_in;
 
 /// Looks up a group by name.
 pub fn group(name: &str) -> Result<Group> {
@@ -23,41 +23,24 @@ pub fn group(name: &str) -> Result<Group> {
     })
 }
 
-/// Listens in the state folder. Since the agent holds the folder's lock, an existing socket was left by a killed agent. The
-/// socket is removed when the guard is dropped.
-pub fn bind(state_dir: &Path, group: Option<&Group>) -> Result<(UnixListener, Bound)> {
-    let path = AgentFile::socket(state_dir);
-    let listen = || {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        let bound = Bound(path.clone());
-        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
-        mode(&path, 0o600)?;
-        if let Some(group) = group {
-            let gid = Some(group.gid.as_raw());
-            for (path, its) in [(path.as_path(), 0o660), (state_dir, 0o710)] {
-                chown(path, None, gid)?;
-                mode(path, its)?;
-            }
-        }
-        Ok((listener, bound))
-    };
-    listen().with_context(|| format!("cannot listen on {}", path.display()))
-}
-
-/// Guard that removes the socket when the agent ends.
-#[derive(Debug)]
-pub struct Bound(PathBuf);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, path = %self.0.display(), "cannot remove the agent's socket");
+/// Listens in the state folder. The socket is removed when the guard is dropped.
+pub async fn bind(
+    state_dir: &Path,
+    group: Option<&Group>,
+) -> Result<(UnixListener, RemovedOnDrop)> {
+    let socket = socket_in(state_dir);
+    let failed = || format!("cannot listen on {}", socket.display());
+    let (listener, file) = leafhost_uds::bind(&socket).await.with_context(failed)?;
+    let file = RemovedOnDrop(file);
+    if let Some(group) = group {
+        let gid = Some(group.gid.as_raw());
+        for (path, mode) in [(socket.as_path(), 0o660), (state_dir, 0o710)] {
+            chown(path, None, gid)
+                .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
+                .with_context(failed)?;
         }
     }
+    Ok((listener, file))
 }
 
 #[cfg(test)]
@@ -69,14 +52,14 @@ mod tests {
     #[tokio::test]
     async fn the_socket_is_private_unless_a_group_is_named_and_replaces_a_stale_one() {
         let dir = tempfile::tempdir().unwrap();
-        let path = AgentFile::socket(dir.path());
+        let path = socket_in(dir.path());
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        let (listener, bound) = bind(dir.path(), None).unwrap();
+        let (listener, bound) = bind(dir.path(), None).await.unwrap();
         assert_eq!(mode(&path), 0o600);
         drop(listener);
         assert!(path.exists(), "as after a kill");
         let own = Group::from_gid(nix::unistd::getgid()).unwrap().unwrap();
-        let (_listener, second) = bind(dir.path(), Some(&own)).unwrap();
+        let (_listener, second) = bind(dir.path(), Some(&own)).await.unwrap();
         assert_eq!((mode(&path), mode(dir.path())), (0o660, 0o710));
         assert_eq!(fs::metadata(&path).unwrap().gid(), own.gid.as_raw());
         drop(second);

@@ -142,6 +142,7 @@ fn invalid_command_lines_are_usage_errors() {
         "leafhost handler run",
         "leafhost handler run a.wasm --details a --configuration b",
         "leafhost handler run a.wasm --property x",
+        "leafhost handler run a.wasm --log-level loud",
         "leafhost scheduler --tls-secret a",
         "leafhost scheduler --tls-service a",
         "leafhost scheduler --tls-secret a/b/c --tls-service d",

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
 use leafhost_core::session::Explanation;
-use leafhost_core::text;
 use leafhost_files::Document;
 
 use super::problem;
@@ -17,74 +16,46 @@ use crate::handler::open;
 /// Field that handlers check.
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
-#[derive(Debug, Default)]
-pub struct Handlers {
-    by_name: BTreeMap<String, Arc<dyn Handler>>,
-}
+/// Available handlers by name.
+pub type Handlers = BTreeMap<String, Arc<dyn Handler>>;
 
-impl Handlers {
-    /// Loads the named components and those in the folders. Problems of the latter are ignored, since they are loaded only
-    /// to validate details.
-    pub async fn load(
-        named: BTreeSet<PathBuf>,
-        folders: impl IntoIterator<Item = PathBuf>,
-        compiler: &CompilerArgs,
-        (problems, notes): (&mut Vec<SourceProblem>, &mut Vec<String>),
-    ) -> Result<Self> {
-        let mut all: Vec<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
-        for folder in folders {
-            all.extend(components(&folder)?.into_iter().map(|path| (path, false)));
-        }
-        let mut handlers = Self::default();
-        if all.is_empty() {
-            return Ok(handlers);
-        }
-        let runtime = open::runtime(compiler, false)?;
-        for (path, counts) in all {
-            let shown = path.display().to_string();
-            let loaded = match open::read(&path, None) {
-                Ok(file) => runtime.load(&file).await.map_err(|error| error.message),
-                Err(error) => Err(format!("{error:#}")),
-            };
-            match loaded {
-                Ok(handler) => {
-                    if counts {
-                        let warnings = handler.facts().warnings.iter();
-                        notes.extend(warnings.map(|warning| format!("{shown}: {warning}")));
-                    }
-                    let name = handler.facts().description.name.clone();
-                    handlers.by_name.entry(name).or_insert(handler);
+/// Loads the named components and those in the folders. Problems of the latter are ignored, since they are loaded only
+/// to validate details.
+pub async fn load(
+    named: BTreeSet<PathBuf>,
+    folders: impl IntoIterator<Item = PathBuf>,
+    compiler: &CompilerArgs,
+    (problems, notes): (&mut Vec<SourceProblem>, &mut Vec<String>),
+) -> Result<Handlers> {
+    let mut all: Vec<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
+    for folder in folders {
+        all.extend(components(&folder)?.into_iter().map(|path| (path, false)));
+    }
+    let mut handlers = Handlers::new();
+    if all.is_empty() {
+        return Ok(handlers);
+    }
+    let runtime = open::runtime(compiler, false)?;
+    for (path, counts) in all {
+        let shown = path.display().to_string();
+        let loaded = match open::read(&path, None) {
+            Ok(file) => runtime.load(&file).await.map_err(|error| error.message),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        match loaded {
+            Ok(handler) => {
+                if counts {
+                    let warnings = handler.facts().warnings.iter();
+                    notes.extend(warnings.map(|warning| format!("{shown}: {warning}")));
                 }
-                Err(message) if counts => problems.push(problem(&shown, "", message)),
-                Err(_) => {}
+                let name = handler.facts().description.name.clone();
+                handlers.entry(name).or_insert(handler);
             }
+            Err(message) if counts => problems.push(problem(&shown, "", message)),
+            Err(_) => {}
         }
-        Ok(handlers)
     }
-
-    pub fn count(&self) -> usize {
-        self.by_name.len()
-    }
-
-    /// Returns the handler of a Configuration, if it is available.
-    pub fn of(&self, found: &Document) -> Option<&dyn Handler> {
-        self.by_name
-            .get(&found.configuration.handler)
-            .map(|one| &**one)
-    }
-
-    /// Returns the handler name most similar to `name`.
-    pub fn nearest(&self, name: &str) -> Option<&str> {
-        text::nearest(name, self.by_name.keys().map(String::as_str))
-    }
-
-    pub fn names(&self) -> String {
-        if self.by_name.is_empty() {
-            return "none that can be loaded".to_owned();
-        }
-        let names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
-        names.join(", ")
-    }
+    Ok(handlers)
 }
 
 /// Returns the problems that a handler finds in the details of a Configuration.

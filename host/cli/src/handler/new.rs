@@ -20,8 +20,6 @@ const TAKEN: &str = "abstract alloc as async await become box break const contin
     extern false final fn for gen if impl in leafhost-sdk let loop macro match mod move mut override priv \
     proc-macro pub ref return self static std struct super test trait true try type typeof unsafe unsized use \
     virtual where while yield";
-/// Names that the template imports, defines or takes from the prelude; the handler's type must not have one of them.
-const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
 pub fn run(args: &NewArgs) -> Result<()> {
     check_name(&args.name)?;
@@ -71,22 +69,6 @@ fn check_name(name: &str) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// Converts `my-sensor` to `MySensor`.
-fn type_name(name: &str) -> String {
-    let mut text: String = name
-        .split('-')
-        .flat_map(|part| {
-            let mut chars = part.chars();
-            let first = chars.next().map(|c| c.to_ascii_uppercase());
-            first.into_iter().chain(chars)
-        })
-        .collect();
-    if IMPORTED.split(' ').any(|imported| imported == text) {
-        text.push_str("Handler");
-    }
-    text
 }
 
 /// Returns the value of `leafhost-sdk = …` for `--sdk`.
@@ -149,7 +131,6 @@ fn write(name: &str, dir: &Path, sdk: Option<String>) -> Result<()> {
     let sdk = sdk.unwrap_or_else(|| dependency_on(Path::new(COPY)));
     let fill = |text: &str| {
         text.replace("{{name}}", name)
-            .replace("{{TypeName}}", &type_name(name))
             .replace("{{crate_name}}", &name.replace('-', "_"))
             .replace("{{sdk}}", &sdk)
     };
@@ -234,8 +215,6 @@ mod tests {
         let manifest = std::fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap();
         assert!(manifest.contains("name = \"my-sensor\""), "{manifest}");
         assert!(manifest.contains("leafhost-sdk = \"0.1.0\""), "{manifest}");
-        let source = std::fs::read_to_string(crate_dir.join("src/lib.rs")).unwrap();
-        assert!(source.contains("register!(MySensor)"), "{source}");
     }
 
     #[test]
@@ -278,17 +257,6 @@ mod tests {
             ("../x", false),
         ] {
             assert_eq!(check_name(name).is_ok(), good, "{name}");
-        }
-    }
-
-    #[test]
-    fn types_do_not_collide_with_imported_names() {
-        for (name, expected) in [
-            ("my-sensor", "MySensor"),
-            ("device", "DeviceHandler"),
-            ("x2-y", "X2Y"),
-        ] {
-            assert_eq!(type_name(name), expected);
         }
     }
 

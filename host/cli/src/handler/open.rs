@@ -51,18 +51,15 @@ pub fn read(file: &Path, grants: Option<&Path>) -> Result<SourceFile> {
         file.with_file_name(other).exists()
     }));
     let grants = grants.or_else(|| beside.is_file().then_some(&beside));
-    let grants = grants.map(read_grants).transpose()?;
+    let grants = grants.map(|path| {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the grants {}", path.display()))
+    });
     Ok(SourceFile {
         name,
         bytes: bytes.into(),
-        grants,
+        grants: grants.transpose()?.map(Into::into),
     })
-}
-
-fn read_grants(path: &Path) -> Result<Arc<str>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the grants {}", path.display()))?;
-    Ok(text.into())
 }
 
 #[cfg(test)]

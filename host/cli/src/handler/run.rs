@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _};
-use leafhost_core::session::{Opening, Outcome, SessionSpec};
+use leafhost_core::session::{CallStats, Opening, Outcome, Report, SessionSpec};
 use leafhost_grants::{Grants, Limits};
 
 use super::{guest_log, open};
@@ -19,7 +19,7 @@ mod page;
 use document::Document;
 
 pub fn run(args: &RunArgs) -> Result<()> {
-    guest_log::start(&args.log_level)?;
+    guest_log::start(args.log_level);
     let node = folders::node_name(args.node_name.as_deref())?;
     let source = open::read(&args.file, args.grants.as_deref())?;
     let grants = Grants::read(source.grants.as_deref()).unwrap_or_default();
@@ -40,8 +40,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
             origin: input.origin,
         };
         if !refused.is_empty() {
-            let (key, outcome) = (&input.configuration, Outcome::InvalidDetails(refused));
-            let document = Document::without_call(handler.as_ref(), &node, key, outcome);
+            let report = Report {
+                outcome: Outcome::InvalidDetails(refused),
+                explained: Vec::new(),
+                explained_dropped: 0,
+                call: CallStats::default(),
+            };
+            let mut document = Document::new(handler.as_ref(), &node, &input.configuration, report);
+            document.call = None;
             return show.show(&document);
         }
         let spec = SessionSpec {

@@ -1,10 +1,11 @@
 //! Finds the running agent and asks it for its status.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::header::HOST;
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -17,8 +18,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::either::Either;
 
-use crate::agent_file::{AgentFile, DEFAULT_LISTEN};
-use crate::folders::{SYSTEM_STATE, User};
+use crate::folders::{SYSTEM_STATE, User, socket_in};
+use crate::listen::DEFAULT_LISTEN;
 
 /// Time limit for an answer; an agent that takes longer is reported as slow.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -26,8 +27,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a status document; 100,000 Instances fit.
 const LARGEST: usize = 512 << 20;
-/// Maximum number of bytes of the body of an error response, which has the reason.
-const LARGEST_REASON: usize = 64 << 10;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
@@ -38,40 +37,28 @@ pub struct Answer {
     pub version: Option<String>,
 }
 
-/// Places to look for the agent.
+/// Places to look for the agent, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Search {
-    /// Agent at this address.
-    Address(String),
-    /// First agent found through these state folders, in this order.
-    Folders {
-        dirs: Vec<PathBuf>,
-        /// True to try the default address last; false if the user named a folder.
-        and_default_address: bool,
-    },
-}
+pub struct Search(Vec<Endpoint>);
 
 impl Search {
     /// Creates a search from the flags; without any, the user's own agent comes before the system's.
     pub fn new(address: Option<&str>, state_dir: Option<&Path>, user: &User) -> Self {
         if let Some(address) = address {
             let address = address.strip_prefix("http://").unwrap_or(address);
-            return Self::Address(address.trim_end_matches('/').to_owned());
+            let address = address.trim_end_matches('/').to_owned();
+            return Self(vec![Endpoint::Address(address)]);
         }
         if let Some(dir) = state_dir {
-            return Self::Folders {
-                dirs: vec![dir.to_owned()],
-                and_default_address: false,
-            };
+            return Self(vec![Endpoint::Socket(socket_in(dir))]);
         }
         let mut dirs: Vec<PathBuf> = user.state_dir().into_iter().collect();
         if dirs.iter().all(|dir| dir != Path::new(SYSTEM_STATE)) {
             dirs.push(SYSTEM_STATE.into());
         }
-        Self::Folders {
-            dirs,
-            and_default_address: true,
-        }
+        let sockets = dirs.iter().map(|dir| Endpoint::Socket(socket_in(dir)));
+        let address = Endpoint::Address(DEFAULT_LISTEN.to_owned());
+        Self(sockets.chain([address]).collect())
     }
 
     /// Returns the status of the first agent that answers, or an error that lists the places tried. A slow agent is an
@@ -120,45 +107,15 @@ impl Search {
 
     /// Returns the answer of the first agent that answers.
     async fn ask<T>(&self, request: impl AsyncFn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
-        let (dirs, and_default_address) = match self {
-            Self::Address(address) => {
-                let (place, endpoint) = at(address);
-                let answer = request(&endpoint).await;
-                return answer.map_err(|error| anyhow!(error.at(&place)));
-            }
-            Self::Folders {
-                dirs,
-                and_default_address,
-            } => (dirs, *and_default_address),
-        };
         let mut tried = Vec::new();
-        let mut places = Vec::new();
-        for dir in dirs {
-            let (path, socket) = (AgentFile::path(dir), AgentFile::socket(dir));
-            places.push((format!("at {}", socket.display()), Endpoint::Socket(socket)));
-            match AgentFile::read(dir) {
-                Ok(AgentFile { address, pid }) => places.push((
-                    format!("at {address} (process {pid}, so {})", path.display()),
-                    Endpoint::Address(address.to_string()),
-                )),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    tried.push(format!("no {}", path.display()));
-                }
-                Err(error) => tried.push(format!("cannot read {}: {error}", path.display())),
-            }
-        }
-        if and_default_address {
-            places.push(at(DEFAULT_LISTEN));
-        }
-        for (place, endpoint) in places {
-            match (request(&endpoint).await, endpoint) {
-                (Ok(answer), _) => return Ok(answer),
-                (Err(error @ (FetchError::Slow(_) | FetchError::Starting(_))), _) => {
-                    bail!(error.at(&place))
+        for endpoint in &self.0 {
+            match request(endpoint).await {
+                Ok(answer) => return Ok(answer),
+                Err(error @ (FetchError::Slow(_) | FetchError::Starting(_))) => {
+                    bail!(error.at(endpoint))
                 }
                 // An agent may have no socket, or the user no permission for it.
-                (Err(_), Endpoint::Socket(_)) => {}
-                (Err(error), Endpoint::Address(_)) => tried.push(error.at(&place)),
+                Err(error) => tried.push(error.at(endpoint)),
             }
         }
         bail!(
@@ -166,12 +123,6 @@ impl Search {
             tried.join(", ")
         )
     }
-}
-
-/// Returns the place and the endpoint of an address.
-fn at(address: &str) -> (String, Endpoint) {
-    let endpoint = Endpoint::Address(address.to_owned());
-    (format!("at {address}"), endpoint)
 }
 
 /// Error of a request to one endpoint.
@@ -188,25 +139,35 @@ enum FetchError {
 }
 
 impl FetchError {
-    /// Formats the message for an endpoint that the user or a file named.
-    fn at(&self, place: &str) -> String {
+    /// Formats the message for an endpoint.
+    fn at(&self, place: &Endpoint) -> String {
         match self {
-            Self::Absent(why) => format!("no agent answers {place}: {why}"),
+            Self::Absent(why) => format!("no agent answers at {place}: {why}"),
             Self::Slow(timeout) => format!(
-                "the agent {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before you restart it",
+                "the agent at {place} has not answered within {} s: it is busy or hangs; try again, and read its log (`journalctl -u leafhost`, or where its stderr goes) before you restart it",
                 timeout.as_secs_f64()
             ),
-            Self::Starting(why) => format!("the agent {place} is not ready: {why}"),
+            Self::Starting(why) => format!("the agent at {place} is not ready: {why}"),
             Self::Other(why) => {
-                format!("the program that answers {place} is not a leafhost agent: {why}")
+                format!("the program that answers at {place} is not a leafhost agent: {why}")
             }
         }
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoint {
     Address(String),
     Socket(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => f.write_str(address),
+            Self::Socket(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 impl Endpoint {
@@ -246,12 +207,7 @@ async fn get(
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let most = if head.status.is_success() {
-            LARGEST
-        } else {
-            LARGEST_REASON
-        };
-        let body = to_bytes(Body::new(body), most).await?;
+        let body = to_bytes(Body::new(body), LARGEST).await?;
         anyhow::Ok((head.status, head.headers, body))
     };
     match timeout_at(end, exchange).await {
@@ -315,24 +271,16 @@ mod tests {
     #[test]
     fn the_users_agent_is_tried_before_the_systems() {
         let user = User::new(false, |name| (name == "HOME").then(|| "/home/a".into()));
-        let Search::Folders { dirs, .. } = Search::new(None, None, &user) else {
-            panic!("an address");
-        };
-        assert_eq!(
-            dirs,
-            [
-                Path::new("/home/a/.local/state/leafhost"),
-                Path::new("/var/lib/leafhost")
-            ]
-        );
+        let own = Endpoint::Socket("/home/a/.local/state/leafhost/agent.sock".into());
+        let system = Endpoint::Socket("/var/lib/leafhost/agent.sock".into());
+        let address = Endpoint::Address(DEFAULT_LISTEN.into());
+        let found = Search::new(None, None, &user);
+        assert_eq!(found.0, [own, system.clone(), address.clone()]);
         let root = User {
             is_root: true,
             ..User::default()
         };
-        let Search::Folders { dirs, .. } = Search::new(None, None, &root) else {
-            panic!("an address");
-        };
-        assert_eq!(dirs, [Path::new("/var/lib/leafhost")]);
+        assert_eq!(Search::new(None, None, &root).0, [system, address]);
     }
 
     #[test]
@@ -354,21 +302,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
         let error = format!("{:#}", block_on(search.status(None)).unwrap_err());
-        for words in ["no running agent", "agent.json", "--agent ADDR:PORT"] {
+        for words in ["no running agent", "agent.sock", "--agent ADDR:PORT"] {
             assert!(error.contains(words), "{error}");
         }
     }
 
     #[test]
-    fn the_file_of_a_killed_agent_is_no_running_agent() {
+    fn the_socket_of_a_killed_agent_is_no_running_agent() {
         let dir = tempfile::tempdir().unwrap();
-        // A port that was free just now.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(socket_in(dir.path())).unwrap();
         drop(listener);
-        let _published = AgentFile::of_this_process(address)
-            .publish(dir.path())
-            .unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
         let error = format!("{:#}", block_on(search.status(None)).unwrap_err());
         assert!(error.contains("no agent answers"), "{error}");
@@ -378,7 +321,7 @@ mod tests {
     #[test]
     fn an_address_may_be_a_url() {
         let search = Search::new(Some("http://127.0.0.1:1/"), None, &User::default());
-        assert_eq!(search, Search::Address("127.0.0.1:1".into()));
+        assert_eq!(search.0, [Endpoint::Address("127.0.0.1:1".into())]);
     }
 
     /// Answers requests with these texts in turn; the thread returns the request lines.
@@ -401,11 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_tried_before_the_address() {
+    fn an_agent_is_found_by_its_socket() {
         use std::io::{Read as _, Write as _};
         let dir = tempfile::tempdir().unwrap();
-        let listener =
-            std::os::unix::net::UnixListener::bind(AgentFile::socket(dir.path())).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(socket_in(dir.path())).unwrap();
         let server = std::thread::spawn(move || {
             let (mut slow, _) = listener.accept().unwrap();
             let _ = slow.read(&mut [0; 1024]).unwrap();
@@ -502,43 +444,24 @@ mod tests {
         ] {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
-            let text = text.clone();
             let server = std::thread::spawn(move || {
                 use std::io::{Read as _, Write as _};
-                let mut held = Vec::new();
-                for _ in 0..2 {
-                    let (mut stream, _) = listener.accept().unwrap();
-                    let _ = stream.read(&mut [0; 1024]).unwrap();
-                    stream
-                        .write_all(text.clone().unwrap_or_default().as_bytes())
-                        .unwrap();
-                    held.push(stream);
-                }
-                held
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                stream
+                    .write_all(text.unwrap_or_default().as_bytes())
+                    .unwrap();
+                stream
             });
-            let dir = tempfile::tempdir().unwrap();
-            let file = AgentFile::of_this_process(address);
-            let _published = file.publish(dir.path()).unwrap();
             let limit = Duration::from_millis(if named == slow { 300 } else { 30_000 });
-            let found = Search::new(None, Some(dir.path()), &User::default());
-            let error = format!(
-                "{:#}",
-                block_on(found.status_within(None, limit)).unwrap_err()
-            );
-            assert!(named.iter().all(|words| error.contains(words)), "{error}");
-            assert_eq!(error.contains("no running agent"), named != slow, "{error}");
-            assert!(error.contains(&address.to_string()) && error.contains("agent.json"));
             let asked = Search::new(Some(&address.to_string()), None, &User::default());
             let error = format!(
                 "{:#}",
                 block_on(asked.status_within(None, limit)).unwrap_err()
             );
-            let words = if named == slow {
-                slow[0]
-            } else {
-                "is not a leafhost agent"
-            };
-            assert!(error.contains(words), "{error}");
+            assert!(named.iter().all(|words| error.contains(words)), "{error}");
+            assert_eq!(error.contains("no running agent"), named != slow, "{error}");
+            assert!(error.contains(&address.to_string()), "{error}");
             drop(server.join().unwrap());
         }
     }

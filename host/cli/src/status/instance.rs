@@ -113,7 +113,7 @@ pub fn lines(
         let width = width.map(|width| width.saturating_sub(INDENT));
         out.indented(podman::run_lines(dir, device, width));
     }
-    if let Some(line) = kubelet::pod_line(status, instance) {
+    if let Some(line) = kubelet::pod_line(status, &instance.metadata.name) {
         out.section("In a pod's container");
         out.indented([line]);
     }

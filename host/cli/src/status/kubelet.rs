@@ -1,8 +1,7 @@
 //! The kubelet's part of the status: a line of the overview, the table of resources, and the requests for a pod.
 
-use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
+use leafhost_agent::status::{ConfigurationView, ResourceView, Status};
 use leafhost_core::device_id::resource;
-use leafhost_core::instance::Instance;
 
 use super::tables;
 use crate::table::{Cell, Table};
@@ -121,37 +120,22 @@ pub fn lines(status: &Status, paint: Paint) -> Vec<String> {
 /// Returns the resource limits that a container sets for any device of the Configuration, and for a particular device; empty
 /// without a kubelet.
 pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
-    let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
-        return Vec::new();
-    };
     let mut usable = tables::of(status, Some(view))
         .filter(|instance| !tables::is_troubled(instance, &status.node));
-    let instance = usable.find_map(|instance| {
-        let name = resource(&instance.metadata.name);
-        offered(kubelet, &name)
-    });
-    offered(kubelet, &resource(&view.name))
-        .into_iter()
-        .chain(instance)
-        .map(limits)
-        .collect()
+    let instance = usable.find_map(|instance| pod_line(status, &instance.metadata.name));
+    let any = pod_line(status, &view.name);
+    any.into_iter().chain(instance).collect()
 }
 
-/// Returns the resource limits that a container sets for this device; `None` if it has no resource of its own.
-pub fn pod_line(status: &Status, instance: &Instance) -> Option<String> {
+/// Returns the resource limits that a container sets for a Configuration or an Instance; `None` if it has no resource of
+/// its own.
+pub fn pod_line(status: &Status, name: &str) -> Option<String> {
     let kubelet = status.kubelet.as_ref().filter(|kubelet| kubelet.present)?;
-    offered(kubelet, &resource(&instance.metadata.name)).map(limits)
-}
-
-fn limits(offered: &ResourceView) -> String {
-    let line = format!("resources: {{limits: {{{}: 1}}}}", offered.name);
-    match offered.state.as_str() {
+    let name = resource(name);
+    let offered = kubelet.resources.iter().find(|one| one.name == name)?;
+    let line = format!("resources: {{limits: {{{name}: 1}}}}");
+    Some(match offered.state.as_str() {
         "listed" => line,
         state => format!("{line}   # {state}: leafhost status resources"),
-    }
-}
-
-fn offered<'a>(kubelet: &'a KubeletView, name: &str) -> Option<&'a ResourceView> {
-    let mut resources = kubelet.resources.iter();
-    resources.find(|resource| resource.name == name)
+    })
 }

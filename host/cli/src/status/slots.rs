@@ -56,28 +56,23 @@ pub fn list(status: &Status) -> Vec<Slot> {
             slots.push(slot);
         }
     }
-    slots.extend(
-        held(status)
-            .iter()
-            .filter(|held| !shown.contains(&(held.resource.clone(), held.device.clone())))
-            .map(|held| {
-                let instance = held
-                    .slot
-                    .rsplit_once('-')
-                    .map_or("", |(instance, _)| instance);
-                let mut instances = status.instances.iter();
-                Slot {
-                    instance: instance.to_owned(),
-                    withdrawn: !instances.any(|one| one.metadata.name == instance),
-                    id: held.slot.clone(),
-                    node: Some(status.node.clone()),
-                    resource: Some(held.resource.clone()),
-                    device: Some(held.device.clone()),
-                    holder: held.holder.clone(),
-                    ..Slot::default()
-                }
-            }),
-    );
+    for held in held(status) {
+        if shown.contains(&(held.resource.clone(), held.device.clone())) {
+            continue;
+        }
+        let instance = held.slot.rsplit_once('-').map_or("", |(name, _)| name);
+        let mut instances = status.instances.iter();
+        slots.push(Slot {
+            instance: instance.to_owned(),
+            withdrawn: !instances.any(|one| one.metadata.name == instance),
+            id: held.slot.clone(),
+            node: Some(status.node.clone()),
+            resource: Some(held.resource.clone()),
+            device: Some(held.device.clone()),
+            holder: held.holder.clone(),
+            ..Slot::default()
+        });
+    }
     slots
 }
 

@@ -25,7 +25,11 @@ pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Ti
     for handler in handlers {
         table.row([
             handler.name.as_str().into(),
-            source(handler).into(),
+            // An external handler has an endpoint instead of a file.
+            match &handler.endpoint {
+                Some(endpoint) => format!("external {endpoint}").into(),
+                None => handler.source.as_str().into(),
+            },
             Cell::new(handler_tone(&handler.status), &handler.status),
             age(handler.since.as_deref(), now).into(),
             handler.version.as_str().into(),
@@ -35,14 +39,6 @@ pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Ti
         ]);
     }
     table
-}
-
-/// Returns the file, or the endpoint of an external handler.
-fn source(handler: &HandlerView) -> Cow<'_, str> {
-    match &handler.endpoint {
-        Some(endpoint) => format!("external {endpoint}").into(),
-        None => handler.source.as_str().into(),
-    }
 }
 
 fn handler_tone(status: &str) -> Tone {
@@ -129,8 +125,12 @@ pub fn configurations<'a>(
     ]);
     for configuration in configurations {
         let session = worst(configuration);
+        let called = session.filter(|session| session.last_call.is_some());
+        let took = called.map(|session| length(session.wall_ms));
         // Instances of an earlier start of the agent count before the first call.
-        let is_unknown = configuration.devices == 0 && !is_called(configuration);
+        let mut sessions = configuration.sessions.iter();
+        let is_called = sessions.any(|session| session.last_call.is_some());
+        let is_unknown = configuration.devices == 0 && !is_called;
         let devices = match configuration.devices {
             0 if is_unknown => "".into(),
             number => Cell::count(number),
@@ -145,25 +145,13 @@ pub fn configurations<'a>(
             configuration.handler.as_str().into(),
             devices,
             unhealthy,
-            age(
-                session.and_then(|session| session.last_call.as_deref()),
-                now,
-            )
-            .into(),
-            session
-                .filter(|session| session.last_call.is_some())
-                .map_or_else(String::new, |session| length(session.wall_ms))
-                .into(),
+            age(called.and_then(|one| one.last_call.as_deref()), now).into(),
+            took.unwrap_or_default().into(),
             session.map_or_else(|| "".into(), result),
             configuration_note(configuration),
         ]);
     }
     table
-}
-
-fn is_called(configuration: &ConfigurationView) -> bool {
-    let mut sessions = configuration.sessions.iter();
-    sessions.any(|session| session.last_call.is_some())
 }
 
 /// Returns true if the problem is only that the handler is not loaded yet.
@@ -356,16 +344,12 @@ fn slots(status: &Status, instance: &Instance) -> Cell {
     let kubelet = status.kubelet.as_ref();
     let has_pods = status.mode == "cluster"
         || kubelet.is_some_and(|kubelet| kubelet.present || kubelet.socket_missing);
-    match used_slots(instance) {
+    let usage = instance.spec.device_usage.values();
+    match usage.filter(|holder| !holder.is_empty()).count() {
         0 if !has_pods => "".into(),
         0 => Cell::new(Tone::Faint, format!("0/{}", instance.spec.capacity)),
         used => format!("{used}/{}", instance.spec.capacity).into(),
     }
-}
-
-fn used_slots(instance: &Instance) -> usize {
-    let usage = &instance.spec.device_usage;
-    usage.values().filter(|holder| !holder.is_empty()).count()
 }
 
 /// Returns the last part of an id that is a path, such as `…/ttyS0`.

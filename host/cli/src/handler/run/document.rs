@@ -1,7 +1,5 @@
 //! Report as a document, for `-o json` and the text output.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
@@ -42,7 +40,7 @@ pub struct Document {
     pub skipped_dropped: u64,
     /// Cost of the call; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub call: Option<Cost>,
+    pub call: Option<CallStats>,
 }
 
 /// Device with the names of its Instance and CDI device.
@@ -55,27 +53,6 @@ pub struct Found {
     pub cdi_name: String,
 }
 
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Cost {
-    pub events: Vec<&'static str>,
-    /// Wall clock time in milliseconds.
-    pub wall_ms: f64,
-    /// CPU time of the guest in milliseconds.
-    pub cpu_ms: f64,
-    /// Peak memory of the guest in bytes.
-    pub memory_bytes: u64,
-    /// Denied uses of capabilities.
-    pub denied: Vec<String>,
-    /// Number of log lines dropped by the rate limit.
-    pub log_dropped: u64,
-    /// Delay before the next call if no wake comes first, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_ms: Option<f64>,
-    /// Wakes that the host rejected.
-    pub wakes_refused: Vec<String>,
-}
-
 impl Document {
     /// Creates the document of a report.
     pub fn new(
@@ -83,21 +60,6 @@ impl Document {
         node: &str,
         configuration: &ConfigurationKey,
         report: Report,
-    ) -> Self {
-        Self {
-            skipped: report.explained,
-            skipped_dropped: report.explained_dropped,
-            call: Some(report.call.into()),
-            ..Self::without_call(handler, node, configuration, report.outcome)
-        }
-    }
-
-    /// Creates the document of an outcome, without the explanations and the cost of a call.
-    pub fn without_call(
-        handler: &dyn Handler,
-        node: &str,
-        configuration: &ConfigurationKey,
-        outcome: Outcome,
     ) -> Self {
         let facts = handler.facts();
         let mut document = Self {
@@ -107,9 +69,12 @@ impl Document {
             node: node.to_owned(),
             configuration: configuration.to_string(),
             result: "ok".to_owned(),
+            skipped: report.explained,
+            skipped_dropped: report.explained_dropped,
+            call: Some(report.call),
             ..Self::default()
         };
-        match outcome {
+        match report.outcome {
             Outcome::Discovered(discovery) => {
                 let (extent, devices) = match discovery.devices {
                     Devices::Unchanged => ("unchanged", Vec::new()),
@@ -165,22 +130,6 @@ impl Found {
             instance: instance_name(configuration, &hash),
             cdi_name: cdi_name(configuration, &hash),
             device,
-        }
-    }
-}
-
-impl From<CallStats> for Cost {
-    fn from(stats: CallStats) -> Self {
-        let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
-        Self {
-            events: stats.events,
-            wall_ms: milliseconds(stats.wall),
-            cpu_ms: milliseconds(stats.cpu),
-            memory_bytes: stats.memory,
-            denied: stats.denied,
-            log_dropped: stats.log_dropped,
-            next_ms: stats.next.map(milliseconds),
-            wakes_refused: stats.wakes_refused,
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Input of the handler: details and properties from a Configuration, a file, or the handler's example.
 
-use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use leafhost_core::configuration::MAX_DETAILS;
+use leafhost_core::configuration::details_problem;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
+use leafhost_core::text;
 use leafhost_files::check_file;
 use leafhost_files::properties::{Values, without_newline};
 
-use crate::args::{PropertyArg, PropertyValue, RunArgs};
+use crate::args::RunArgs;
 
 #[derive(Debug)]
 pub struct Input {
@@ -57,15 +57,11 @@ pub fn read(args: &RunArgs, description: &Description) -> Result<Input> {
 
 fn details(path: &Path) -> Result<String> {
     let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("cannot read details from stdin")?;
-        text
+        std::io::read_to_string(std::io::stdin())
     } else {
         std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the details {}", path.display()))?
     };
+    let text = text.with_context(|| format!("cannot read the details {}", path.display()))?;
     let has_line = |begin: &str| text.lines().any(|line| line.starts_with(begin));
     if has_line("apiVersion: akri.sh/") && has_line("kind: Configuration") {
         bail!(
@@ -73,12 +69,8 @@ fn details(path: &Path) -> Result<String> {
             path.display()
         );
     }
-    if text.len() > MAX_DETAILS {
-        bail!(
-            "the details in {} have more than {} KiB",
-            path.display(),
-            MAX_DETAILS >> 10
-        );
+    if let Some(problem) = details_problem(&text) {
+        bail!("{} {problem}", path.display());
     }
     Ok(text)
 }
@@ -92,26 +84,22 @@ pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
 
 /// Sets a property of the command line; it replaces one of the same name. It counts as secret if it comes from a file or
 /// replaces a secret.
-fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
-    let before = properties.iter().position(|held| held.name == given.name);
+fn set(properties: &mut Vec<Property>, (name, value): &(String, String)) -> Result<()> {
+    let before = properties.iter().position(|held| held.name == *name);
     let before = before.map(|index| properties.swap_remove(index));
-    let (value, from_file) = match &given.value {
-        PropertyValue::Text(text) => (text.clone().into_bytes(), false),
-        PropertyValue::File(path) => {
-            let value = std::fs::read(path).with_context(|| {
-                format!(
-                    "cannot read the property {} from {}",
-                    given.name,
-                    path.display()
-                )
-            })?;
-            (without_newline(&value).to_vec(), true)
+    let file = value.strip_prefix('@');
+    let value = match file {
+        None => value.clone().into_bytes(),
+        Some(path) => {
+            let value = std::fs::read(path)
+                .with_context(|| format!("cannot read the property {name} from {path}"))?;
+            without_newline(&value).to_vec()
         }
     };
     properties.push(Property {
-        name: given.name.clone(),
+        name: name.clone(),
         value: Some(value.into()),
-        secret: from_file || before.is_some_and(|property| property.secret),
+        secret: file.is_some() || before.is_some_and(|property| property.secret),
     });
     Ok(())
 }
@@ -129,13 +117,11 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
         if let Some(problem) = checked.problems.first() {
             bail!("{problem}");
         }
-        let handlers: Vec<&str> = configurations
-            .map(|configuration| configuration.handler.as_str())
-            .collect();
+        let handlers = configurations.map(|configuration| &configuration.handler);
         bail!(
             "no Configuration in {} is for the handler {handler}: spec.discoveryHandler.name is {}",
             path.display(),
-            handlers.join(", ")
+            text::few(handlers, usize::MAX)
         );
     };
     if let Some(other) = fitting.next() {

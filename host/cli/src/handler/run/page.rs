@@ -134,15 +134,15 @@ pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> 
         parts.join(", "),
         format!(
             "took {} of {}, computed {} of {}, memory {} of {}",
-            length(call.wall_ms),
+            milliseconds(call.wall),
             milliseconds(limits.wall),
-            length(call.cpu_ms),
+            milliseconds(call.cpu),
             milliseconds(limits.cpu),
-            bytes(call.memory_bytes),
+            bytes(call.memory),
             bytes(limits.memory),
         ),
-        match call.next_ms {
-            Some(next) => format!("next call after {} if nothing wakes it", length(next)),
+        match call.next {
+            Some(next) => format!("next call after {} if nothing wakes it", milliseconds(next)),
             None => "next call only on an event or a change".to_owned(),
         },
     ];

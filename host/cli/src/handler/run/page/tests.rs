@@ -1,9 +1,10 @@
+use std::time::Duration;
+
 use leafhost_core::device::Device;
 use leafhost_core::left_out::LeftOut;
-use leafhost_core::session::Explanation;
+use leafhost_core::session::{CallStats, Explanation};
 use serde_json::json;
 
-use super::super::document::Cost;
 use super::*;
 
 fn mk_device() -> Found {
@@ -54,15 +55,15 @@ fn mk_document() -> Document {
             reason: "one too many".into(),
         }],
         skipped_dropped: 2,
-        call: Some(Cost {
+        call: Some(CallStats {
             events: vec!["first"],
-            wall_ms: 38.0,
-            cpu_ms: 3.1,
-            memory_bytes: 1_179_648,
+            wall: Duration::from_millis(38),
+            cpu: Duration::from_micros(3_100),
+            memory: 1_179_648,
             denied: vec!["udev.read gpu".into()],
             log_dropped: 4,
-            next_ms: Some(10_000.0),
-            wakes_refused: Vec::new(),
+            next: Some(Duration::from_secs(10)),
+            ..CallStats::default()
         }),
         ..Document::default()
     }
