@@ -20,8 +20,8 @@ pub struct PassSchedule {
     soon: Duration,
     next: Earliest,
     not_before: Instant,
-    /// Beginning of the last pass.
-    begun: Instant,
+    /// Beginning of the pass that runs, if any.
+    begun: Option<Instant>,
 }
 
 impl PassSchedule {
@@ -32,26 +32,29 @@ impl PassSchedule {
             soon,
             next: Earliest(Some(now)),
             not_before: now,
-            begun: now,
+            begun: None,
         }
     }
 
     /// Records a change.
     pub fn changed(&mut self) {
-        self.next.by(Instant::now() + self.soon);
+        self.by(Instant::now() + self.soon);
     }
 
-    /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns.
+    /// Schedules a pass for a moment, unless one comes earlier.
+    pub fn by(&mut self, moment: Instant) {
+        self.next.by(moment);
+    }
+
+    /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns, and ends with the next call.
     pub async fn due(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            let rest = begun.elapsed().saturating_mul(REST);
+            self.not_before = Instant::now() + rest.min(LONGEST);
+        }
         until(self.next.0.map(|next| next.max(self.not_before))).await;
-        self.begun = Instant::now();
-    }
-
-    /// Records the end of a pass; the next one is at `next` unless a change comes earlier.
-    pub fn looked(&mut self, next: Option<Instant>) {
-        self.next = Earliest(next);
-        let rest = self.begun.elapsed().saturating_mul(REST);
-        self.not_before = Instant::now() + rest.min(LONGEST);
+        self.next = Earliest::default();
+        self.begun = Some(Instant::now());
     }
 }
 
@@ -91,7 +94,6 @@ mod tests {
             pace.due().await;
             assert_eq!(changed.elapsed().as_millis(), waited);
             tokio::time::advance(Duration::from_millis(look)).await;
-            pace.looked(None);
             pace.changed();
         }
     }
