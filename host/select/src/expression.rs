@@ -39,6 +39,8 @@ pub enum Verdict {
 /// Parsed expression.
 #[derive(Debug)]
 pub struct Expression {
+    /// Number of the expression among those that a [`Verdicts`](crate::Verdicts) has parsed.
+    pub(crate) number: u64,
     program: Program,
     /// Attributes and capacities on which a verdict depends; `None` for all of the device.
     reads: Option<BTreeSet<(Kind, Name)>>,
@@ -118,6 +120,7 @@ impl Expression {
             left.extend(parts.into_iter().map(|part| (part, depth + 1)));
         }
         Ok(Self {
+            number: 0,
             program,
             reads,
             domains,
