@@ -324,14 +324,8 @@ pub trait Cluster: Send + Sync {
         node: &str,
         annotations: BTreeMap<String, String>,
     ) -> Result<(), PodError>;
-    /// Writes an annotation of a waiting pod, if the pod still has the uid.
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        name: &str,
-        value: &str,
-    ) -> Result<(), PodError>;
+    /// Writes the annotation [`TRIED_AGAIN`] of a waiting pod, if the pod still has the uid.
+    async fn try_again(&self, pod: &PodKey, uid: &str) -> Result<(), PodError>;
     /// Writes or removes the annotation [`NODE_LOCK`] of a Node if the Node still has the version; returns `None` if it has another.
     async fn set_lock(
         &self,

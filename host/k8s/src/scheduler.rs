@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference};
 use kube::Client;
 use kube::api::{Api, Patch};
@@ -11,7 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey, TRIED_AGAIN};
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait;
 use serde_json::{Value, json};
@@ -182,14 +183,9 @@ impl Cluster for KubeScheduling {
         bound.map(drop).map_err(|failure| pod_error(&failure))
     }
 
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        name: &str,
-        value: &str,
-    ) -> Result<(), PodError> {
-        let patch = json!({"metadata": {"uid": uid, "annotations": {name: value}}});
+    async fn try_again(&self, pod: &PodKey, uid: &str) -> Result<(), PodError> {
+        let annotations = json!({TRIED_AGAIN: Timestamp::now().to_string()});
+        let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
         let (api, params) = (self.pods(&pod.namespace), patch_by(MANAGER));
         let patch = Patch::Merge(&patch);
         // Written through the status, because whoever may patch pods may run any image.

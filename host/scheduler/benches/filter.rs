@@ -39,7 +39,7 @@ impl Cluster for Silent {
         Err(PodError::Failed(String::new()))
     }
 
-    async fn annotate(&self, _: &PodKey, _: &str, _: &str, _: &str) -> Result<(), PodError> {
+    async fn try_again(&self, _: &PodKey, _: &str) -> Result<(), PodError> {
         Err(PodError::Failed(String::new()))
     }
 

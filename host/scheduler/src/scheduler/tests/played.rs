@@ -120,13 +120,7 @@ impl Cluster for Played {
         }
     }
 
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        _uid: &str,
-        _name: &str,
-        _value: &str,
-    ) -> Result<(), PodError> {
+    async fn try_again(&self, pod: &PodKey, _uid: &str) -> Result<(), PodError> {
         self.tried.lock().unwrap().push(pod.clone());
         Ok(())
     }
