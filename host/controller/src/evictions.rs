@@ -143,7 +143,7 @@ impl PodEvictor<'_> {
         let jobs = due
             .into_iter()
             .map(|(pod, loss)| (pod.namespace.clone(), pod, (loss, None)));
-        self.writes.plan(jobs, next.0, |_, _| None);
+        self.writes.plan(jobs, next, |_, _| None);
     }
 
     /// Forgets the refusals of Configurations that are gone or no longer ask for restarts, and the counters of those that are gone.

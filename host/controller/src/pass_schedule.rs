@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub struct PassSchedule {
     /// Delay between a change and the pass that handles it.
     soon: Duration,
-    next: Earliest,
+    next: Option<Instant>,
     not_before: Instant,
     /// Beginning of the pass that runs, if any.
     begun: Option<Instant>,
@@ -30,7 +30,7 @@ impl PassSchedule {
         let now = Instant::now();
         Self {
             soon,
-            next: Earliest(Some(now)),
+            next: Some(now),
             not_before: now,
             begun: None,
         }
@@ -43,7 +43,7 @@ impl PassSchedule {
 
     /// Schedules a pass for a moment, unless one comes earlier.
     pub fn by(&mut self, moment: Instant) {
-        self.next.by(moment);
+        self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
     }
 
     /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns, and ends with the next call.
@@ -52,20 +52,9 @@ impl PassSchedule {
             let rest = begun.elapsed().saturating_mul(REST);
             self.not_before = Instant::now() + rest.min(LONGEST);
         }
-        until(self.next.0.map(|next| next.max(self.not_before))).await;
-        self.next = Earliest::default();
+        until(self.next.map(|next| next.max(self.not_before))).await;
+        self.next = None;
         self.begun = Some(Instant::now());
-    }
-}
-
-/// Earliest of several moments.
-#[derive(Debug, Default)]
-pub struct Earliest(pub Option<Instant>);
-
-impl Earliest {
-    /// Adds a moment.
-    pub fn by(&mut self, moment: Instant) {
-        self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
     }
 }
 
