@@ -189,13 +189,13 @@ pub struct PodCondition {
 }
 
 impl Pod {
-    /// Creates a pod from an object's fields; `None` if no container asks for devices.
+    /// Creates a pod from an object's fields.
     pub fn read(
         (key, uid): (PodKey, String),
         annotations: &BTreeMap<String, String>,
         spec: PodSpec,
         status: PodStatus,
-    ) -> Option<Self> {
+    ) -> Self {
         let of = |container: PodContainer, is_init: bool| {
             let limits = container.resources.unwrap_or_default().limits;
             let is_sidecar = container.restart_policy.as_deref() == Some("Always");
@@ -215,16 +215,13 @@ impl Pod {
         let containers: Vec<Container> = init
             .chain(app.map(|container| of(container, false)))
             .collect();
-        if !containers.iter().any(|container| container.asks) {
-            return None;
-        }
         let phase = status.phase.unwrap_or_default();
         let mut conditions = status.conditions.into_iter().flatten();
         let scheduled = conditions.find(|one| one.kind == "PodScheduled");
         let scheduled = scheduled.unwrap_or_default();
         let allocated = annotations.get(ALLOCATED);
         let allocated = allocated.and_then(|text| serde_json::from_str(text).ok());
-        Some(Self {
+        Self {
             key,
             uid,
             node: spec.node_name.unwrap_or_default(),
@@ -238,7 +235,12 @@ impl Pod {
                 _ => String::new(),
             },
             allocated: allocated.unwrap_or_default(),
-        })
+        }
+    }
+
+    /// Returns true if a container asks for devices.
+    pub fn asks(&self) -> bool {
+        self.containers.iter().any(|container| container.asks)
     }
 }
 

@@ -150,7 +150,7 @@ impl Cluster for KubeScheduling {
         let api = self.pods(&key.namespace);
         let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
         let found = found.map_err(|failure| pod_error(&failure))?;
-        Ok(found.map(watches::whole))
+        Ok(found.map(watches::pod))
     }
 
     async fn bind(

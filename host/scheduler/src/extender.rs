@@ -53,12 +53,9 @@ impl PodObject {
             name: self.metadata.name,
         };
         let annotations = self.metadata.annotations.unwrap_or_default();
-        Pod::read(
-            (key, self.metadata.uid),
-            &annotations,
-            self.spec,
-            self.status,
-        )
+        let id = (key, self.metadata.uid);
+        let pod = Pod::read(id, &annotations, self.spec, self.status);
+        Some(pod).filter(Pod::asks)
     }
 }
 
