@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::scheduling::{NodeLock, Pod};
+use leafhost_core::scheduling::{BindingArgs, NodeLock, Pod};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::extender::BindingArgs;
 use crate::release::UNBOUND;
 use crate::scheduler::{Scheduler, State};
 

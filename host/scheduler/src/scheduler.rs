@@ -7,7 +7,7 @@ use std::time::Duration;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::StoreError;
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
+use leafhost_core::scheduling::{BindingArgs, Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
 use leafhost_select::{ContainerRequest, InvalidRequest, Verdicts, read};
 use tokio::sync::{Notify, Semaphore};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
+use crate::extender::{Args, BindingResult, FilterResult, HostPriority};
 use crate::filter::{Evaluator, filter};
 use crate::filtered_pods::FilteredPods;
 use crate::metrics::Metrics;
