@@ -14,7 +14,6 @@ use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::failed::Failed;
 use super::plan::{Plan, World, plan};
@@ -86,12 +85,11 @@ impl BrokerTask {
         }
     }
 
-    /// Runs until `shutdown` is cancelled.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
+    /// Creates brokers; returns only if a source ends.
+    pub async fn run(mut self) -> Result<(), SourceEnded> {
         loop {
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return Ok(()),
                 changed = self.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
                 changed = self.views.manifests.changed() => {
                     changed.map_err(|_| SourceEnded("Configurations"))?;
