@@ -133,6 +133,11 @@ where
         self.attempts.later(key, what, seen, Instant::now())
     }
 
+    /// Returns the error of the last write of an object, if it failed.
+    pub fn error(&self, key: &K) -> Option<&WriteError> {
+        self.attempts.error(key)
+    }
+
     /// Plans these writes, each with its namespace, in a pass; the next pass is at `next` unless a change comes earlier. A write that was
     /// just tried is left for a later pass, as is one for which `pause` returns a later time. An object that is being written is left out;
     /// a pass follows once that write has ended.

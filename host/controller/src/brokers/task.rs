@@ -1,6 +1,5 @@
 //! Task that watches the cluster, plans after each change, and writes what the plan contains.
 
-use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +7,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
 use leafhost_core::cluster::{Cluster, ClusterViews};
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::failed::Failed;
+use super::failed::problems;
 use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use crate::metrics::{Metrics, Write};
@@ -32,17 +30,11 @@ pub struct BrokerTask {
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
     writes: Writes<'static, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
-    failed: Failed,
     restarts: Restarts,
 }
 
-/// A change that waits or is being written.
-struct Job {
-    configuration: ConfigurationKey,
-    change: Change,
-    /// Object before the change.
-    there: Option<Arc<Object>>,
-}
+/// A change, and the object before it.
+type Job = (Change, Option<Arc<Object>>);
 
 /// Kind of a change, and its digest or uid, without the body.
 type ChangeId = (Discriminant<Change>, String);
@@ -66,12 +58,12 @@ impl BrokerTask {
     ) -> Self {
         let views = cluster.views();
         let objects = brokers.objects();
-        let identify = |job: &Job| (id(&job.change), job.there.clone());
-        let write = move |_, job: Job| {
+        let identify = |(change, there): &Job| (id(change), there.clone());
+        let write = move |_, (change, there): Job| {
             let brokers = Arc::clone(&brokers);
             async move {
-                let answer = brokers.write(&job.change).await;
-                (job, answer)
+                let answer = brokers.write(&change).await;
+                ((change, there), answer)
             }
         };
         Self {
@@ -80,7 +72,6 @@ impl BrokerTask {
             objects,
             problems,
             metrics,
-            failed: Failed::default(),
             restarts: Restarts::default(),
         }
     }
@@ -101,7 +92,7 @@ impl BrokerTask {
                 changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
                 step = self.writes.step() => {
                     match step? {
-                        Step::Ended(all) => all.into_iter().for_each(|one| self.note(one)),
+                        Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
                         Step::Pass => self.look(),
                     }
                     continue;
@@ -118,18 +109,16 @@ impl BrokerTask {
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let objects = Arc::clone(&self.objects.borrow_and_update());
         let names = Arc::clone(&self.views.names.borrow_and_update());
-        let is_leader = self.writes.leads();
         let is_read = nodes.complete
             && manifests.complete
             && instances.complete
             && objects.complete
             && names.is_known;
-        if !is_leader {
-            // The next leader starts without this state, too.
-            self.failed = Failed::default();
+        if !self.writes.leads() {
             self.publish(Vec::new());
+            return;
         }
-        if !is_leader || !is_read {
+        if !is_read {
             return;
         }
         let world = World {
@@ -142,40 +131,32 @@ impl BrokerTask {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan {
             changes,
-            mut problems,
+            problems: mut told,
             next,
             pods,
         } = plan(&world, &mut self.restarts, clock);
         self.restarts.keep(&pods);
-        let changed: BTreeSet<_> = changes.iter().map(|(_, change)| change.key()).collect();
-        self.failed.forget(|key| changed.contains(key));
+        let failed = changes.iter().filter_map(|(configuration, change)| {
+            let error = self.writes.error(change.key())?;
+            Some((configuration, change.key(), error))
+        });
+        told.extend(problems(failed));
         let next = next.map(|next| now + time_until(next, clock));
-        let jobs = changes.into_iter().map(|(configuration, change)| {
+        let jobs = changes.into_iter().map(|(_, change)| {
             let key = change.key().clone();
-            let job = Job {
-                configuration,
-                there: world.objects.get(&key).cloned(),
-                change,
-            };
-            (key.namespace.clone(), key, job)
+            let there = world.objects.get(&key).cloned();
+            (key.namespace.clone(), key, (change, there))
         });
         self.writes.plan(jobs, next, |_, _| None);
-        problems.extend(self.failed.problems());
-        self.publish(problems);
+        self.publish(told);
     }
 
-    fn note(&mut self, done: Done<ObjectKey, Job>) {
-        let Done {
-            key,
-            value: job,
-            answer,
-            ..
-        } = done;
-        log(&job.change, answer.as_ref().err());
-        if !matches!(answer, Ok(()) | Err(WriteError::Outdated)) {
+    fn note(&self, done: &Done<ObjectKey, Job>) {
+        let (change, _) = &done.value;
+        log(change, done.answer.as_ref().err());
+        if !matches!(done.answer, Ok(()) | Err(WriteError::Outdated)) {
             self.metrics.failed(Write::Broker);
         }
-        self.failed.note(key, job.configuration, answer);
     }
 
     fn publish(&self, mut problems: Vec<Problem>) {
