@@ -70,7 +70,7 @@ pub async fn run(
             changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
             step = task.writes.step() => {
                 match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                     Step::Pass => task.look(),
                 }
                 continue;
@@ -107,30 +107,17 @@ impl NameReserver<'_> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<String, Job>) {
-        let (_, change) = done.value;
+    fn note(&self, done: &Done<String, Job>) {
+        let (_, change) = &done.value;
         let (name, namespace) = (&change.name, &change.namespace);
-        match (change.action, &done.answer) {
-            (_, Err(WriteError::Outdated)) => {}
-            (_, Err(error)) => {
+        match &done.answer {
+            Ok(()) => {
+                tracing::info!(name, namespace, action = ?change.action, "wrote a ResourceName");
+            }
+            Err(WriteError::Outdated) => {}
+            Err(error) => {
                 self.metrics.failed(Write::Name);
                 tracing::warn!(name, %error, "cannot write a ResourceName");
-            }
-            (Action::Reserve, Ok(())) => {
-                tracing::info!(name, namespace, "reserved the name of a resource");
-            }
-            (Action::Free, Ok(())) => {
-                tracing::info!(
-                    name,
-                    "freed the name of a resource that no Configuration uses any more"
-                );
-            }
-            (Action::Note { is_used }, Ok(())) => {
-                tracing::info!(
-                    name,
-                    is_used,
-                    "noted whether the name of a resource is used"
-                );
             }
         }
     }
