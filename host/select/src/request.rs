@@ -13,8 +13,6 @@ use leafhost_core::scheduling::{Container, ContainerKind, DEVICES};
 use leafhost_core::yaml;
 use serde::Deserialize;
 
-use crate::expression::InvalidExpression;
-
 /// Maximum length of the annotation, in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
 /// Maximum number of devices per request.
@@ -155,7 +153,7 @@ struct RawConstraint {
 pub fn read(
     text: &str,
     containers: &[Container],
-    check: impl FnMut(&str) -> Result<(), InvalidExpression>,
+    check: impl FnMut(&str) -> Result<(), String>,
 ) -> Result<Vec<ContainerRequest>, InvalidRequest> {
     if text.len() > MAX_TEXT {
         let length = text.len();
@@ -226,7 +224,7 @@ struct Reader<C> {
     check: C,
 }
 
-impl<C: FnMut(&str) -> Result<(), InvalidExpression>> Reader<C> {
+impl<C: FnMut(&str) -> Result<(), String>> Reader<C> {
     fn devices(
         &mut self,
         path: &str,

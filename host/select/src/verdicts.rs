@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::device_attributes::DeviceAttributes;
-use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
+use crate::expression::{Expression, Functions, Verdict};
 
 /// Maximum number of cached expressions; all are dropped when it is reached.
 const EXPRESSIONS: usize = 1_000;
@@ -31,8 +31,8 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Returns the parsed expression, from the cache if it was parsed before.
-    pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, InvalidExpression> {
+    /// Returns the parsed expression, from the cache if it was parsed before, or the error of [`Expression::new`].
+    pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, String> {
         if let Some(known) = self.expressions.get(text) {
             return Ok(Arc::clone(known));
         }
