@@ -97,7 +97,8 @@ impl SlotReleaser<'_> {
     /// Returns the time until which an Instance must not be written.
     fn later(&self, instance: &Instance) -> Option<Instant> {
         let version = &instance.metadata.resource_version;
-        self.writes.later(&instance.key(), &(), version)
+        let (key, now) = (instance.key(), Instant::now());
+        self.writes.attempts.later(&key, &(), version, now)
     }
 
     /// Returns the time until which a node that was removed from an Instance must not be removed again.
@@ -151,12 +152,12 @@ impl SlotReleaser<'_> {
         let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
             if let Some(until) = self.later(instance) {
-                self.writes.look_at(until);
+                self.writes.passes.by(until);
                 continue;
             }
             for node in release::nodes(instance) {
                 if let Some(until) = self.again(instance, node) {
-                    self.writes.look_at(until);
+                    self.writes.passes.by(until);
                 } else {
                     *named.entry(node).or_default() |= instance.spec.shared;
                 }
@@ -169,24 +170,24 @@ impl SlotReleaser<'_> {
                 continue;
             }
             if let Some(until) = self.kept.get(node).filter(|until| **until > Instant::now()) {
-                self.writes.look_at(*until);
+                self.writes.passes.by(*until);
                 continue;
             }
             let again = Instant::now() + LOOK_AGAIN;
             match absence(self.cluster, nodes, node).await {
                 Ok(Finding::Present) => {}
-                Ok(Finding::PresentFor(time)) => self.writes.look_at(Instant::now() + time),
+                Ok(Finding::PresentFor(time)) => self.writes.passes.by(Instant::now() + time),
                 Ok(Finding::Absent(absence)) => {
                     if matches!(&absence, Absence::Away(requested) if !requested.is_empty()) {
                         self.kept.insert(node.to_owned(), again);
-                        self.writes.look_at(again);
+                        self.writes.passes.by(again);
                     }
                     absent.insert(node.to_owned(), absence);
                 }
                 Err(error) => {
                     tracing::warn!(node, %error, "cannot determine whether a node is gone; its slots stay");
                     self.kept.insert(node.to_owned(), again);
-                    self.writes.look_at(again);
+                    self.writes.passes.by(again);
                 }
             }
         }

@@ -65,8 +65,10 @@ type Answer<'a, V> = Pin<Box<dyn Future<Output = (V, Result<(), WriteError>)> + 
 /// Passes and writes of a task. `W` and `S` tell a write apart from the one before, as in [`Attempts`].
 pub struct Writes<'a, K, V, W = (), S = ()> {
     leads: watch::Receiver<bool>,
-    passes: PassSchedule,
-    attempts: Attempts<K, W, S>,
+    /// Schedule of the passes; a task adds the moments that no change may announce.
+    pub passes: PassSchedule,
+    /// Last write of each object.
+    pub attempts: Attempts<K, W, S>,
     /// Time within which the watch should show a write.
     settle: Duration,
     identify: fn(&V) -> (W, S),
@@ -121,21 +123,6 @@ where
     /// Drops the writes that wait for a place, because the plan is outdated.
     pub fn clear(&mut self) {
         self.waiting.clear();
-    }
-
-    /// Schedules a pass for a moment at which no change may announce it.
-    pub fn look_at(&mut self, moment: Instant) {
-        self.passes.by(moment);
-    }
-
-    /// Returns the time until which an object must not be written, or `None` if it may be written now.
-    pub fn later(&self, key: &K, what: &W, seen: &S) -> Option<Instant> {
-        self.attempts.later(key, what, seen, Instant::now())
-    }
-
-    /// Returns the error of the last write of an object, if it failed.
-    pub fn error(&self, key: &K) -> Option<&WriteError> {
-        self.attempts.error(key)
     }
 
     /// Plans these writes, each with its namespace, in a pass; the next pass is at `next` unless a change comes earlier. A write that was

@@ -78,7 +78,7 @@ impl Scheduler {
             }
         }
         if bound.is_err() {
-            self.wake();
+            self.changed.notify_one();
         }
         bound
     }
@@ -386,7 +386,7 @@ impl Scheduler {
             }
         }
         if is_better {
-            self.wake();
+            self.changed.notify_one();
         }
         is_done
     }

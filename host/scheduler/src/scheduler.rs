@@ -34,7 +34,7 @@ pub struct Scheduler {
     pub(crate) metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Notified of changes that may release slots or help waiting pods.
-    changed: Notify,
+    pub(crate) changed: Notify,
     /// Queues of Binds by node; `None` if nodes are not locked.
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
@@ -153,11 +153,6 @@ impl Scheduler {
             self.changed.notify_one();
         }
         self.may_be_unlocked();
-    }
-
-    /// Wakes [`Scheduler::run`] to look at reservations and waiting pods again.
-    pub(crate) fn wake(&self) {
-        self.changed.notify_one();
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -137,7 +137,7 @@ impl BrokerTask {
         } = plan(&world, &mut self.restarts, clock);
         self.restarts.keep(&pods);
         let failed = changes.iter().filter_map(|(configuration, change)| {
-            let error = self.writes.error(change.key())?;
+            let error = self.writes.attempts.error(change.key())?;
             Some((configuration, change.key(), error))
         });
         told.extend(problems(failed));
