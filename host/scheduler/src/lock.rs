@@ -35,7 +35,7 @@ enum Verdict {
 impl State {
     /// Judges the lock of a node for the pod with the uid `uid`.
     fn lock_of(&mut self, node: &str, uid: &str, now: Instant) -> Result<Verdict, String> {
-        let Some(nodes) = self.world.locks() else {
+        let Some(nodes) = &self.world.locks else {
             return Err("the Nodes are not read yet; retrying".to_owned());
         };
         let Some(seen) = nodes.get(node) else {
@@ -173,8 +173,8 @@ impl Scheduler {
             }
             let version = {
                 let state = self.state();
-                let seen = state.world.locks();
-                let seen = seen.and_then(|nodes| nodes.get(&target.node));
+                let nodes = state.world.locks.as_ref();
+                let seen = nodes.and_then(|nodes| nodes.get(&target.node));
                 let own = seen.filter(|seen| {
                     NodeLock::read(&seen.lock).is_some_and(|lock| lock.uid == target.uid)
                 });

@@ -163,7 +163,7 @@ impl Scheduler {
     /// Returns true once Instances and pods were listed, and Nodes if the extender locks them.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
-        let has_nodes = self.locks.is_none() || state.world.locks().is_some();
+        let has_nodes = self.locks.is_none() || state.world.locks.is_some();
         state.world.is_read() && has_nodes
     }
 
@@ -385,7 +385,7 @@ impl Observer for Scheduler {
     }
 
     fn nodes(&self, all: BTreeMap<String, NodeSeen>) {
-        self.state().world.list_nodes(all);
+        self.state().world.locks = Some(all);
         self.may_be_unlocked();
     }
 
@@ -395,7 +395,9 @@ impl Observer for Scheduler {
     }
 
     fn node_gone(&self, name: &str) {
-        self.state().world.remove_node(name);
+        if let Some(nodes) = &mut self.state().world.locks {
+            nodes.remove(name);
+        }
     }
 }
 
