@@ -131,7 +131,7 @@ fn filter(criterion: &mut Criterion) {
         );
     }
     all.extend((0..SHARED).map(|index| instance(&format!("cam-{index:06}"), "cam", &nodes, index)));
-    let scheduler = Scheduler::new(Arc::new(Silent), Arc::new(Metrics::default()));
+    let scheduler = Scheduler::new(Arc::new(Silent), Arc::new(Metrics::default()), false);
     let keys = all.iter().map(|one| one.key()).collect();
     for instance in all {
         scheduler.listed(instance);

@@ -127,24 +127,18 @@ impl State {
 }
 
 impl Scheduler {
-    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
-    pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
+    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods. If `locks` is true, it locks
+    /// each node until the pod that is bound to it has its devices.
+    pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>, locks: bool) -> Self {
         Self {
             cluster,
             metrics,
             state: Mutex::default(),
             changed: Notify::new(),
-            locks: None,
+            locks: locks.then(NodeQueues::default),
             tasks: TaskTracker::new(),
             event_turn: Arc::new(Semaphore::new(1)),
         }
-    }
-
-    /// Makes the extender lock each node until the pod that is bound to it has its devices.
-    #[must_use]
-    pub fn locking_nodes(mut self) -> Self {
-        self.locks = Some(NodeQueues::default());
-        self
     }
 
     /// Stores an Instance that a watch or a write has shown, and wakes the tasks that wait for such a change.

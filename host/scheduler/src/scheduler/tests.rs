@@ -76,7 +76,7 @@ impl Bench {
 
     /// Starts another extender that sees the same cluster.
     fn on(played: Arc<Played>) -> Self {
-        let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
+        let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default(), false);
         Self::of(played, scheduler)
     }
 
@@ -382,7 +382,7 @@ async fn a_bind_of_a_pod_that_is_bound_already_gives_back_nothing_of_it() {
 #[tokio::test(start_paused = true)]
 async fn before_the_pods_are_read_nothing_is_offered() {
     let played = Arc::new(Played::default());
-    let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
+    let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default(), false);
     let instance = played.put(gpu("gpu-a1", &["a"], 0));
     let key = instance.key();
     scheduler.listed(instance);
