@@ -227,27 +227,19 @@ impl Scheduler {
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
         let taken = state.filtered.taken(&pod.uid, now);
         let mut evaluator = Evaluator::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
-        let found = filter(&mut evaluator, names.iter().map(String::as_str), &taken);
-        let mut result = FilterResult::default();
-        let mut by_node = HashMap::with_capacity(found.len());
-        result.node_names.reserve(found.len());
-        for (node, found) in found {
-            match found {
-                Ok(devices) => {
-                    by_node.insert(node.to_owned(), devices);
-                    result.node_names.push(node.to_owned());
-                }
-                Err(why) => {
-                    let failed = &mut result.failed_and_unresolvable_nodes;
-                    failed.insert(node.to_owned(), why);
-                }
-            }
-        }
+        let candidates = names.iter().map(String::as_str);
+        let (fitting, failed) = filter(&mut evaluator, candidates, &taken);
         drop(taken);
-        if by_node.is_empty() {
+        let result = FilterResult {
+            node_names: fitting.iter().map(|(node, _)| node.clone()).collect(),
+            failed_and_unresolvable_nodes: failed,
+            ..FilterResult::default()
+        };
+        if fitting.is_empty() {
             state.filtered.remove(&pod.uid);
             state.offered.put(&pod.uid, names);
         } else {
+            let by_node = fitting.into_iter().collect();
             state.filtered.add(&pod.uid, (asked, by_node), now);
         }
         Ok(result)
