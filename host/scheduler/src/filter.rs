@@ -85,6 +85,12 @@ impl<'a> Evaluator<'a> {
         self
     }
 
+    /// Returns the Configurations that the pod asks for, by name and namespace. Omits names without an owner.
+    pub fn owned(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let owners = self.owners.iter();
+        owners.filter_map(|(name, space)| Some((*name, (*space)?)))
+    }
+
     /// Chooses devices on a node, except for the slots `taken` that other pods are about to take there.
     pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<NodeDevices, Reason> {
         let world = self.world;
@@ -109,9 +115,8 @@ impl<'a> Evaluator<'a> {
         {
             return Ok(found);
         }
-        let owners = self.owners.iter();
-        let own = owners.filter_map(|(name, space)| Some((*name, (*space)?)));
-        let own: Vec<(Number, &Device)> = own.flat_map(|of| world.of_node(node, of)).collect();
+        let own = self.owned().flat_map(|of| world.of_node(node, of));
+        let own: Vec<(Number, &Device)> = own.collect();
         let free: Vec<(Number, &Device)> = own
             .iter()
             .copied()

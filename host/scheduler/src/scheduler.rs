@@ -252,18 +252,9 @@ impl Scheduler {
         let pod = args.pod.into_pod();
         let state = &mut *self.state();
         let asked = pod.and_then(|pod| state.asked(&pod).ok());
-        let requests = asked.iter().flat_map(|asked| asked.iter());
-        let alternatives = requests.flat_map(|one| {
-            one.requests
-                .iter()
-                .flat_map(|request| &request.alternatives)
-        });
-        let wanted: BTreeSet<&str> = alternatives
-            .map(|alternative| alternative.configuration.as_str())
-            .collect();
-        let owned = wanted.into_iter();
-        let owned = owned.filter_map(|name| Some((name, state.world.owner(name)?)));
-        let owned: Vec<(&str, &str)> = owned.collect();
+        let asked = asked.unwrap_or_default();
+        let evaluator = Evaluator::new(&state.world, &mut state.verdicts, "", &asked);
+        let owned: Vec<(&str, &str)> = evaluator.owned().collect();
         let score = |node: &str| {
             let (mut free, mut all) = (0, 0_usize);
             let devices = owned.iter();
