@@ -54,7 +54,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
             changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
             step = task.writes.step() => {
                 match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                     Step::Pass => task.look().await,
                 }
                 continue;
@@ -121,9 +121,9 @@ impl SlotReleaser<'_> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<InstanceKey, Job>) {
+    fn note(&mut self, done: &Done<InstanceKey, Job>) {
         let (instance, change) = &done.value;
-        match done.answer {
+        match &done.answer {
             Ok(()) => {
                 let removed = release::removed(instance, change);
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");

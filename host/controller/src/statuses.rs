@@ -67,7 +67,7 @@ pub async fn run(
             changed = task.restarts.changed() => changed.map_err(|_| SourceEnded("the problems of restarts"))?,
             step = task.writes.step() => {
                 match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                     Step::Pass => task.look(),
                 }
                 continue;
@@ -147,7 +147,7 @@ impl StatusWriter<'_> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<ConfigurationKey, Job>) {
+    fn note(&self, done: &Done<ConfigurationKey, Job>) {
         if let Err(error @ (WriteError::Denied(_) | WriteError::NoAnswer { .. })) = &done.answer {
             let error = error.to_string();
             tracing::warn!(configuration = %done.key, error, "cannot write the status of a Configuration");
