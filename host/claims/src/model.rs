@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::free_slots::free_slots;
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance::Instance;
 use leafhost_core::pools::pool_name;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slice_device::{device_name, slot_device_name};
@@ -15,8 +15,21 @@ use leafhost_core::slot::{DeviceUsage, slot_id, slot_number};
 pub struct Found {
     /// Instance of the device.
     pub instance: Arc<Instance>,
-    /// Number of the slot, if the device is a single slot of the Instance.
-    pub slot: Option<u32>,
+    /// Id of the slot, if the device is a single slot of the Instance.
+    pub slot: Option<String>,
+}
+
+impl Found {
+    /// Returns the used slots that the device stands for, as `<slot>=<usage>`.
+    pub fn holders(&self) -> Vec<String> {
+        let usage = self.instance.spec.device_usage.iter();
+        let used = usage.filter(|(slot, text)| {
+            let is_meant = self.slot.as_ref().is_none_or(|exact| exact == *slot);
+            let number = slot_number(&self.instance.metadata.name, slot);
+            is_meant && !text.is_empty() && number.is_some()
+        });
+        used.map(|(slot, text)| format!("{slot}={text}")).collect()
+    }
 }
 
 /// Finds the Instance of a device. The pool of local devices has the name of the node, that of shared ones is
@@ -44,50 +57,22 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
         let is_found = slot.is_some() || device_name(name) == device;
         is_found.then(|| Found {
             instance: Arc::clone(instance),
-            slot,
+            slot: slot.map(|number| slot_id(name, number)),
         })
     })
 }
 
-/// Slot for a claim.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The claim already has this slot: through another node on which pods of the claim run, or because an agent died after it took the
-    /// slot and before it saved the record of the claim.
-    Had(String),
-    /// This slot is free.
-    Free(String),
-    /// No slot is free; these are used, as `<slot>=<usage>`.
-    None(Vec<String>),
-}
-
-/// Chooses a slot for a claim; skips the slots in `taken`.
-pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, String)>) -> Choice {
-    let instance = &*found.instance;
-    let (name, key) = (&instance.metadata.name, instance.key());
-    let exact = found.slot.map(|number| slot_id(name, number));
-    let is_meant = |slot: &String| exact.as_ref().is_none_or(|exact| exact == slot);
-    let taken: BTreeSet<String> = taken
-        .iter()
-        .filter(|(other, _)| *other == key)
-        .map(|(_, slot)| slot.clone())
-        .collect();
-    let mut held = of_claim(instance, own).map(|(slot, _)| slot);
-    if let Some(slot) = held.find(|slot| is_meant(slot) && !taken.contains(*slot)) {
-        return Choice::Had(slot.clone());
-    }
-    if let Some(slot) = free_slots(instance, &taken).into_iter().find(is_meant) {
-        return Choice::Free(slot);
-    }
-    let holders = instance.spec.device_usage.iter();
-    let holders = holders.filter(|(slot, text)| {
-        is_meant(slot) && !text.is_empty() && slot_number(name, slot).is_some()
-    });
-    Choice::None(
-        holders
-            .map(|(slot, text)| format!("{slot}={text}"))
-            .collect(),
-    )
+/// Chooses a slot for a claim, without those in `taken`. Returns it, and true if the claim has it already: through another node on which
+/// pods of the claim run, or because an agent died after it took the slot and before it saved the record of the claim.
+pub fn choose(
+    found: &Found,
+    own: &DeviceUsage,
+    taken: &BTreeSet<String>,
+) -> Option<(String, bool)> {
+    let chosen = settle(&found.instance, own, 1, found.slot.as_slice(), taken);
+    let is_had = chosen.take.is_empty();
+    let slot = chosen.slots.into_iter().next()?;
+    Some((slot, is_had))
 }
 
 /// Returns the slots that the claim of `own` has through any node, ordered by number, each with true if the claim has it through this node.
@@ -124,7 +109,7 @@ pub struct Settlement {
 }
 
 /// Computes the changes after which a prepared claim has `number` slots of an Instance. If `exact` is not empty, the claim may have only
-/// these slots. Takes no slot that is in `taken`.
+/// these slots. Leaves out the slots in `taken`.
 ///
 /// The scheduler counts a claim's share of a device once, on however many nodes the pods of the claim run. So all of these nodes have the
 /// same slots: the first that are marked with the claim, and free ones if these are too few.
@@ -137,7 +122,7 @@ pub fn settle(
 ) -> Settlement {
     let is_meant = |slot: &String| exact.is_empty() || exact.contains(slot);
     let mut settlement = Settlement::default();
-    for (slot, is_own) in of_claim(instance, own) {
+    for (slot, is_own) in of_claim(instance, own).filter(|(slot, _)| !taken.contains(*slot)) {
         if is_meant(slot) && settlement.slots.len() < number {
             settlement.slots.push(slot.clone());
         } else if is_own {

@@ -15,7 +15,7 @@ use leafhost_kubelet::dra::ClaimRef;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Shared;
-use crate::model::{Choice, Found, choose, find};
+use crate::model::{Found, choose, find};
 use leafhost_core::claim::record::Slot;
 
 /// Longest wait for a missing device: this node may see it some moments later than the scheduler.
@@ -113,11 +113,11 @@ impl Shared {
         let key = found.instance.key();
         let (slot, is_had) = {
             let mut state = self.state();
-            let taken = state.reserved.union(others).cloned().collect();
-            let (slot, is_had) = match choose(found, own, &taken) {
-                Choice::Had(slot) => (slot, true),
-                Choice::Free(slot) => (slot, false),
-                Choice::None(_) => return Ok(None),
+            let taken = state.reserved.union(others);
+            let taken = taken.filter(|(other, _)| *other == key);
+            let taken = taken.map(|(_, slot)| slot.clone()).collect();
+            let Some((slot, is_had)) = choose(found, own, &taken) else {
+                return Ok(None);
             };
             state.reserved.insert((key.clone(), slot.clone()));
             (slot, is_had)
@@ -217,8 +217,8 @@ impl Drop for Reserved<'_> {
 fn none_free(found: &Found) -> String {
     let name = &found.instance.metadata.name;
     let held = match choose(found, &DeviceUsage::Unused, &BTreeSet::new()) {
-        Choice::None(held) => few(held, MOST_HOLDERS),
-        _ => "others take them".to_owned(),
+        Some(_) => "others take them".to_owned(),
+        None => few(found.holders(), MOST_HOLDERS),
     };
     format!(
         "no slot of Instance {name} is free ({held}); leafhost status slots shows the pods that have them"

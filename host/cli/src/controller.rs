@@ -7,15 +7,13 @@ use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 use leafhost_controller::Metrics;
-use leafhost_controller::brokers::BrokerTask;
-use leafhost_core::brokers::Brokers as _;
+use leafhost_core::brokers::Brokers;
 use leafhost_core::cluster::Cluster as _;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
 use leafhost_endpoint::{Listener, serve as serve_routes};
 use leafhost_k8s::{KubeBrokers, KubeCluster};
 use leafhost_metrics::CONTENT_TYPE;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::ControllerArgs;
@@ -68,13 +66,9 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let agents = args.agent_pods.as_deref();
     let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
     let shutdown = CancellationToken::new();
-    let problems = watch::Sender::default();
-    let brokers = (!args.no_brokers).then(|| {
-        Arc::new(KubeBrokers::watch(
-            &client,
-            cluster.views().manifests,
-            &mut tasks,
-        ))
+    let brokers = (!args.no_brokers).then(|| -> Arc<dyn Brokers> {
+        let manifests = cluster.views().manifests;
+        Arc::new(KubeBrokers::watch(&client, manifests, &mut tasks))
     });
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.views().leads, objects);
@@ -91,25 +85,14 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
             tasks.add(name, serve_routes(Listener::Tcp(listener), routes, stop));
         }
     }
-    let brokers = brokers
-        .map(|brokers| BrokerTask::new(&cluster, brokers, problems.clone(), Arc::clone(&metrics)));
-    let brokers = async {
-        match brokers {
-            Some(brokers) => brokers.run(shutdown.clone()).await,
-            None => Ok(()),
-        }
-    };
-    let running = async {
-        let controller = leafhost_controller::run(
-            &cluster,
-            args.name_grace,
-            (args.restart_pods, args.node_labels),
-            problems.subscribe(),
-            &metrics,
-            shutdown.clone(),
-        );
-        tokio::try_join!(controller, brokers).map(drop)
-    };
+    let running = leafhost_controller::run(
+        &cluster,
+        brokers,
+        args.name_grace,
+        (args.restart_pods, args.node_labels),
+        &metrics,
+        shutdown.clone(),
+    );
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return Ok(ended?),

@@ -56,10 +56,8 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
     let public = bind_if(args.metrics_listen, "--metrics-listen").await?;
     let client = leafhost_k8s::connect().await?;
     let cluster = Arc::new(KubeScheduling::new(&client));
-    let mut scheduler = Scheduler::new(Arc::clone(&cluster) as _, Arc::new(Metrics::default()));
-    if args.node_lock {
-        scheduler = scheduler.locking_nodes();
-    }
+    let metrics = Arc::new(Metrics::default());
+    let scheduler = Scheduler::new(Arc::clone(&cluster) as _, metrics, args.node_lock);
     let scheduler = Arc::new(scheduler);
     let mut tasks = Tasks::default();
     let stop = tasks.stop.clone();

@@ -75,12 +75,9 @@ fn pod(name: &str, template: &Value) -> Option<Pod> {
         namespace: String::new(),
         name: name.to_owned(),
     };
-    Pod::read(
-        (key, String::new()),
-        &annotations,
-        spec,
-        PodStatus::default(),
-    )
+    let id = (key, String::new());
+    let pod = Pod::read(id, &annotations, spec, PodStatus::default());
+    Some(pod).filter(Pod::asks)
 }
 
 fn document(explained: &Explanation) -> Value {

@@ -16,8 +16,8 @@ pub struct Attempts<K, W, S>(BTreeMap<K, Attempt<W, S>>);
 #[derive(Debug)]
 struct Attempt<W, S> {
     what: W,
-    /// Object before the write; `None` if the write failed and is delayed even if the object has changed.
-    seen: Option<S>,
+    /// Object before the write; the error if the write failed and is delayed even if the object has changed.
+    seen: Result<S, WriteError>,
     failures: u32,
     again: Instant,
 }
@@ -33,8 +33,13 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
     /// while the object is unchanged; a failed write is not repeated even if the object has changed.
     pub fn later(&self, key: &K, what: &W, seen: &S, now: Instant) -> Option<Instant> {
         let attempt = self.0.get(key)?;
-        let is_news = attempt.seen.as_ref().is_some_and(|before| before != seen);
+        let is_news = attempt.seen.as_ref().is_ok_and(|before| before != seen);
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
+    }
+
+    /// Returns the error of the last write of an object, if it failed. A conflict with another writer does not count as a failure.
+    pub fn error(&self, key: &K) -> Option<&WriteError> {
+        self.0.get(key)?.seen.as_ref().err()
     }
 
     /// Records the answer to a write. The backoff grows with each failure; a successful write is not repeated for `settle` while the object
@@ -51,11 +56,13 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
         let wait = backoff::without_jitter(failures);
         let (seen, failures, wait) = match answer {
-            Ok(()) | Err(WriteError::Outdated) => (Some(seen), 0, settle),
-            Err(WriteError::Taken | WriteError::Denied(_)) => (None, failures, wait),
-            Err(WriteError::NoAnswer { retry_after, .. }) => {
+            Ok(()) | Err(WriteError::Outdated) => (Ok(seen), 0, settle),
+            Err(error @ (WriteError::Taken | WriteError::Denied(_))) => {
+                (Err(error.clone()), failures, wait)
+            }
+            Err(error @ WriteError::NoAnswer { retry_after, .. }) => {
                 let retry_after = retry_after.unwrap_or_default().min(BACKOFF_LAST);
-                (None, failures, wait.max(retry_after))
+                (Err(error.clone()), failures, wait.max(retry_after))
             }
         };
         let attempt = Attempt {

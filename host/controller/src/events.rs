@@ -11,10 +11,9 @@ use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::attempts::Attempts;
-use crate::pass_schedule::{Earliest, PassSchedule, SOON};
+use crate::pass_schedule::SOON;
 use crate::statuses::Problems;
-use crate::writes::{Done, ONE_PLACE, Writes};
+use crate::writes::{Done, ONE_PLACE, Step, Writes};
 
 /// Interval at which a lasting problem is published again; kube forgets an Event's series a minute later.
 const AGAIN: Duration = Duration::from_mins(5);
@@ -33,95 +32,69 @@ pub async fn run(
     cluster: &dyn Cluster,
     mut problems: watch::Receiver<Problems>,
 ) -> Result<(), SourceEnded> {
-    let mut leads = cluster.views().leads;
+    let leads = cluster.views().leads;
+    let write = move |(regarding, reason): Key, message: String| async move {
+        let event = Event {
+            regarding,
+            reason,
+            message,
+        };
+        let answer = cluster.publish(&event).await;
+        sleep(PAUSE).await;
+        (event.message, answer)
+    };
     let mut task = EventWriter {
-        writes: Writes::new(ONE_PLACE),
-        attempts: Attempts::default(),
+        writes: Writes::new(leads, ONE_PLACE, (SOON, SPACING), |_| ((), ()), write),
         published: BTreeMap::new(),
     };
-    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            biased;
             changed = problems.changed() => changed.map_err(|_| SourceEnded("problems"))?,
-            done = task.writes.done() => {
-                for one in done {
-                    task.note(one);
+            step = task.writes.step() => {
+                match step? {
+                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Pass => task.look(&problems.borrow_and_update()),
                 }
-                task.begin(cluster, *leads.borrow());
-            }
-            () = pace.due() => {
-                let is_leader = *leads.borrow_and_update();
-                let next = task.look(&problems.borrow_and_update(), is_leader);
-                pace.looked(next);
-                task.begin(cluster, is_leader);
                 continue;
             }
         }
-        pace.changed();
+        task.writes.changed();
     }
 }
 
 struct EventWriter<'a> {
     writes: Writes<'a, Key, String>,
-    attempts: Attempts<Key, (), ()>,
-    /// Time of the last Event of each problem that lasts. `attempts` spaces the Events of a problem that recurs.
+    /// Time of the last Event of each problem that lasts. `writes` spaces the Events of a problem that recurs.
     published: BTreeMap<Key, Instant>,
 }
 
-impl<'a> EventWriter<'a> {
-    /// Plans the Events that are due. Returns the time of the next pass if nothing changes.
-    fn look(&mut self, problems: &Problems, is_leader: bool) -> Option<Instant> {
-        if !is_leader {
-            self.attempts = Attempts::default();
-            self.writes.plan([]);
-            return None;
+impl EventWriter<'_> {
+    /// Plans the Events.
+    fn look(&mut self, problems: &Problems) {
+        if !self.writes.leads() {
+            return;
         }
-        let now = Instant::now();
         self.published.retain(|key, _| problems.contains_key(key));
-        self.attempts.forget(|key| problems.contains_key(key), now);
-        let mut next = Earliest::default();
-        let mut due = Vec::new();
         // Up to MOST problems: the first of each namespace, then the second of each, and so on.
         let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
-        for (key, message) in ranked.into_iter().take(MOST) {
-            let again = self.published.get(key).map(|at| *at + AGAIN);
-            match self.attempts.later(key, &(), &(), now).or(again) {
-                Some(at) if at > now => next.by(at),
-                _ => due.push((key.0.namespace().to_owned(), key.clone(), message.clone())),
-            }
-        }
-        self.writes.plan(due);
-        next.0
-    }
-
-    fn begin(&mut self, cluster: &'a dyn Cluster, is_leader: bool) {
-        if is_leader {
-            self.writes
-                .begin(|(regarding, reason), message: String| async move {
-                    let event = Event {
-                        regarding,
-                        reason,
-                        message,
-                    };
-                    let answer = cluster.publish(&event).await;
-                    sleep(PAUSE).await;
-                    (event.message, answer)
-                });
-        }
+        let ranked = ranked.into_iter().take(MOST);
+        let jobs = ranked
+            .map(|(key, message)| (key.0.namespace().to_owned(), key.clone(), message.clone()));
+        self.writes.plan(jobs, None, |key, _| {
+            self.published.get(key).map(|at| *at + AGAIN)
+        });
     }
 
     /// Records the outcome of a publication.
     fn note(&mut self, done: Done<Key, String>) {
-        match &done.answer {
-            Ok(()) => drop(self.published.insert(done.key.clone(), done.at)),
+        match done.answer {
+            Ok(()) => drop(self.published.insert(done.key, done.at)),
             Err(error) => {
                 let reason = &done.key.1;
                 tracing::warn!(%error, reason, "cannot create an Event");
             }
         }
-        self.attempts
-            .tried(done.key, ((), ()), &done.answer, SPACING, done.at);
     }
 }
 

@@ -23,10 +23,9 @@ use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{PassSchedule, SOON};
-use crate::writes::{Done, ONE_PLACE, Writes};
+use crate::pass_schedule::SOON;
+use crate::writes::{Done, ONE_PLACE, Step, Writes};
 use plan::{Loss, Losses, World, reason_to_stay};
 
 mod plan;
@@ -48,40 +47,44 @@ pub async fn run(
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: &Metrics,
 ) -> Result<(), SourceEnded> {
+    let views = cluster.views();
+    let times = (SOON, SEEN);
+    let write = move |pod: PodKey, (loss, _): Job| async move {
+        let outcome = evict(cluster, &pod, &loss).await;
+        sleep(PAUSE).await;
+        let answer = answer(&outcome);
+        ((loss, Some(outcome)), answer)
+    };
     let mut task = PodEvictor {
-        cluster,
         metrics,
         is_enabled,
-        views: cluster.views(),
+        writes: Writes::new(views.leads.clone(), ONE_PLACE, times, |_| ((), ()), write),
+        views,
         problems,
-        writes: Writes::new(ONE_PLACE),
-        attempts: Attempts::default(),
         losses: Losses::default(),
         denied: BTreeMap::new(),
         counted: BTreeSet::new(),
     };
-    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            biased;
             changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+            changed = task.views.instances.changed() => {
+                changed.map_err(|_| SourceEnded("Instances"))?;
+                // The plan is outdated: the device may be back.
+                task.writes.clear();
+            }
             changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
             changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
-            done = task.writes.done() => {
-                for one in done {
-                    task.note(one);
+            step = task.writes.step() => {
+                match step? {
+                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Pass => task.look(),
                 }
-                task.begin();
-            }
-            () = pace.due() => {
-                let next = task.look();
-                pace.looked(next);
-                task.begin();
                 continue;
             }
         }
-        pace.changed();
+        task.writes.changed();
     }
 }
 
@@ -92,13 +95,11 @@ type Job = (Loss, Option<Outcome>);
 type Outcome = Result<Option<&'static str>, EvictionError>;
 
 struct PodEvictor<'a> {
-    cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     is_enabled: bool,
     views: ClusterViews,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     writes: Writes<'a, PodKey, Job>,
-    attempts: Attempts<PodKey, (), ()>,
     losses: Losses,
     /// Last refusal of an eviction for a Configuration.
     denied: BTreeMap<ConfigurationKey, String>,
@@ -107,30 +108,28 @@ struct PodEvictor<'a> {
 }
 
 impl PodEvictor<'_> {
-    /// Plans the evictions that are due. Returns the time of the next pass if nothing changes.
-    fn look(&mut self) -> Option<Instant> {
+    /// Plans the evictions that are due.
+    fn look(&mut self) {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let configurations = Arc::clone(&self.views.configurations.borrow_and_update());
         let reports = Arc::clone(&self.views.reports.borrow_and_update());
-        let is_leader = *self.views.leads.borrow_and_update();
+        let is_leader = self.writes.leads();
         let is_read =
             nodes.complete && instances.complete && configurations.complete && reports.complete;
-        self.writes.plan([]);
         if !is_leader {
             // The next leader starts without this state, too.
-            self.attempts = Attempts::default();
             self.losses = Losses::default();
             self.denied.clear();
             publish(&self.problems, Arc::default());
         }
         if !is_leader || !is_read {
-            return None;
+            return;
         }
         self.forget(&configurations);
         publish(&self.problems, Arc::new(self.problems_of(&configurations)));
         if !self.is_enabled {
-            return None;
+            return;
         }
         let world = World {
             nodes: &nodes,
@@ -140,18 +139,11 @@ impl PodEvictor<'_> {
         };
         let now = Instant::now();
         self.losses.update(&world, now, Timestamp::now());
-        let (due, mut next) = self.losses.due(now);
-        self.attempts.forget(|pod| due.contains_key(pod), now);
-        let mut jobs = Vec::new();
-        for (pod, loss) in due {
-            if let Some(until) = self.attempts.later(&pod, &(), &(), now) {
-                next.by(until);
-            } else {
-                jobs.push((pod.namespace.clone(), pod, (loss, None)));
-            }
-        }
-        self.writes.plan(jobs);
-        next.0
+        let (due, next) = self.losses.due(now);
+        let jobs = due
+            .into_iter()
+            .map(|(pod, loss)| (pod.namespace.clone(), pod, (loss, None)));
+        self.writes.plan(jobs, next, |_, _| None);
     }
 
     /// Forgets the refusals of Configurations that are gone or no longer ask for restarts, and the counters of those that are gone.
@@ -184,27 +176,11 @@ impl PodEvictor<'_> {
         asking.filter_map(|(key, _)| problem(key)).collect()
     }
 
-    /// Begins planned evictions, unless Instances have changed since the plan was computed.
-    fn begin(&mut self) {
-        if !*self.views.leads.borrow() || self.views.instances.has_changed().unwrap_or(true) {
-            return;
-        }
-        let cluster = self.cluster;
-        self.writes.begin(|pod: PodKey, (loss, _): Job| async move {
-            let outcome = evict(cluster, &pod, &loss).await;
-            sleep(PAUSE).await;
-            let answer = answer(&outcome);
-            ((loss, Some(outcome)), answer)
-        });
-    }
-
     /// Records the outcome of an attempt.
     fn note(&mut self, done: Done<PodKey, Job>) {
         let Done {
             key: pod,
             value: (loss, outcome),
-            answer,
-            at,
             ..
         } = done;
         let (instance, node) = (&loss.instance, loss.node.as_str());
@@ -226,13 +202,12 @@ impl PodEvictor<'_> {
                 if !matches!(error, EvictionError::NotNow(_)) {
                     self.metrics.failed(Write::Eviction);
                 }
-                if let EvictionError::Denied(error) = error {
+                if let EvictionError::Failed(WriteError::Denied(error)) = error {
                     self.denied.insert(loss.configuration, error);
                 }
             }
             None => {}
         }
-        self.attempts.tried(pod, ((), ()), &answer, SEEN, at);
     }
 }
 
@@ -245,7 +220,7 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
         return Ok(Some(why));
     }
     match cluster.evict(pod, &state.uid).await {
-        Err(EvictionError::Gone) => return Ok(Some("it is gone")),
+        Err(EvictionError::Failed(WriteError::Outdated)) => return Ok(Some("it is gone")),
         evicted => evicted?,
     }
     let event = Event {
@@ -269,17 +244,9 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
 /// Returns the outcome as the answer to a write.
 fn answer(outcome: &Outcome) -> Result<(), WriteError> {
     match outcome {
-        Ok(_) | Err(EvictionError::Gone) => Ok(()),
-        Err(EvictionError::NotNow(message) | EvictionError::Denied(message)) => {
-            Err(WriteError::Denied(message.clone()))
-        }
-        Err(EvictionError::NoAnswer {
-            message,
-            retry_after,
-        }) => Err(WriteError::NoAnswer {
-            message: message.clone(),
-            retry_after: *retry_after,
-        }),
+        Ok(_) => Ok(()),
+        Err(EvictionError::NotNow(message)) => Err(WriteError::Denied(message.clone())),
+        Err(EvictionError::Failed(error)) => Err(error.clone()),
     }
 }
 

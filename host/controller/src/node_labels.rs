@@ -15,11 +15,9 @@ use leafhost_core::wait::SourceEnded;
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
-use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
 use crate::names::of_states;
-use crate::pass_schedule::{Earliest, PassSchedule};
-use crate::writes::{Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Step, Writes};
 
 /// Delay between a change and the pass that handles it; the devices of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
@@ -42,92 +40,64 @@ pub async fn run(
     if !is_enabled {
         return std::future::pending().await;
     }
+    let views = cluster.views();
+    let write = move |node: String, job: Job| async move {
+        let answer = cluster.label_node(&node, &job.0).await;
+        (job, answer)
+    };
     let mut task = NodeLabeler {
-        cluster,
         metrics,
-        views: cluster.views(),
-        writes: Writes::new(PLACES),
-        attempts: Attempts::default(),
+        writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), Job::clone, write),
+        views,
         written: WriteLimiter::new(AT_ONCE),
     };
-    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            biased;
             changed = task.views.node_labels.changed() => changed.map_err(|_| SourceEnded("labels of nodes"))?,
             changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
             changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
             changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-            done = task.writes.done() => {
-                for one in done {
-                    task.note(one);
+            step = task.writes.step() => {
+                match step? {
+                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                    Step::Pass => task.look(),
                 }
-                task.begin();
-            }
-            () = pace.due() => {
-                let next = task.look();
-                pace.looked(next);
-                task.begin();
                 continue;
             }
         }
-        pace.changed();
+        task.writes.changed();
     }
 }
 
 struct NodeLabeler<'a> {
-    cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     views: ClusterViews,
-    writes: Writes<'a, String, Job>,
-    attempts: Attempts<String, BTreeSet<String>, NodeLabels>,
+    writes: Writes<'a, String, Job, BTreeSet<String>, NodeLabels>,
     /// Limiter of the writes of each node: devices that come and go would otherwise cause endless writes.
     written: WriteLimiter<String>,
 }
 
 impl NodeLabeler<'_> {
-    /// Plans the writes that are due. Returns the time of the next pass if nothing changes.
-    fn look(&mut self) -> Option<Instant> {
+    /// Plans the writes.
+    fn look(&mut self) {
         let nodes = Arc::clone(&self.views.node_labels.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let configurations = Arc::clone(&self.views.configurations.borrow_and_update());
         let names = Arc::clone(&self.views.names.borrow_and_update());
-        let is_leader = *self.views.leads.borrow_and_update();
-        self.writes.plan([]);
-        if !is_leader {
-            // The next leader starts without this state, too.
-            self.attempts = Attempts::default();
-        }
-        if !is_leader || !instances.complete || !configurations.complete || !names.is_known {
-            return None;
-        }
-        let owners = of_states(&names.names, &configurations);
-        let planned = plan(&nodes, &instances, &owners);
-        let now = Instant::now();
-        self.attempts.forget(|node| planned.contains_key(node), now);
-        let mut next = Earliest::default();
-        let mut due = Vec::new();
-        for (node, labels) in planned {
-            let before = nodes.get(&node).cloned().unwrap_or_default();
-            let later = self.attempts.later(&node, &labels, &before, now);
-            match later.or_else(|| self.written.next(&node, now)) {
-                Some(until) => next.by(until),
-                None => due.push((String::new(), node, (labels, before))),
-            }
-        }
-        self.writes.plan(due);
-        next.0
-    }
-
-    fn begin(&mut self) {
-        if !*self.views.leads.borrow() {
+        let is_read = instances.complete && configurations.complete && names.is_known;
+        if !self.writes.leads() || !is_read {
             return;
         }
-        let cluster = self.cluster;
-        self.writes.begin(|node: String, job: Job| async move {
-            let answer = cluster.label_node(&node, &job.0).await;
-            (job, answer)
+        let owners = of_states(&names.names, &configurations);
+        let planned = plan(&nodes, &instances, &owners).into_iter();
+        let jobs = planned.map(|(node, labels)| {
+            let before = nodes.get(&node).cloned().unwrap_or_default();
+            (String::new(), node, (labels, before))
         });
+        let now = Instant::now();
+        self.writes
+            .plan(jobs, None, |node, _| self.written.next(node, now));
     }
 
     /// Records the outcome of a write.
@@ -139,10 +109,10 @@ impl NodeLabeler<'_> {
             at,
             ..
         } = done;
-        match &answer {
+        match answer {
             Ok(()) => {
                 tracing::info!(%node, labels = ?job.0, "set the labels of a node");
-                self.written.record(node.clone(), at);
+                self.written.record(node, at);
             }
             // The next version of the node shows the state.
             Err(WriteError::Outdated) => {}
@@ -151,7 +121,6 @@ impl NodeLabeler<'_> {
                 self.metrics.failed(Write::Node);
             }
         }
-        self.attempts.tried(node, job, &answer, SEEN, at);
     }
 }
 

@@ -18,10 +18,10 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub struct PassSchedule {
     /// Delay between a change and the pass that handles it.
     soon: Duration,
-    next: Earliest,
+    next: Option<Instant>,
     not_before: Instant,
-    /// Beginning of the last pass.
-    begun: Instant,
+    /// Beginning of the pass that runs, if any.
+    begun: Option<Instant>,
 }
 
 impl PassSchedule {
@@ -30,39 +30,31 @@ impl PassSchedule {
         let now = Instant::now();
         Self {
             soon,
-            next: Earliest(Some(now)),
+            next: Some(now),
             not_before: now,
-            begun: now,
+            begun: None,
         }
     }
 
     /// Records a change.
     pub fn changed(&mut self) {
-        self.next.by(Instant::now() + self.soon);
+        self.by(Instant::now() + self.soon);
     }
 
-    /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns.
-    pub async fn due(&mut self) {
-        until(self.next.0.map(|next| next.max(self.not_before))).await;
-        self.begun = Instant::now();
-    }
-
-    /// Records the end of a pass; the next one is at `next` unless a change comes earlier.
-    pub fn looked(&mut self, next: Option<Instant>) {
-        self.next = Earliest(next);
-        let rest = self.begun.elapsed().saturating_mul(REST);
-        self.not_before = Instant::now() + rest.min(LONGEST);
-    }
-}
-
-/// Earliest of several moments.
-#[derive(Debug, Default)]
-pub struct Earliest(pub Option<Instant>);
-
-impl Earliest {
-    /// Adds a moment.
+    /// Schedules a pass for a moment, unless one comes earlier.
     pub fn by(&mut self, moment: Instant) {
-        self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
+        self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
+    }
+
+    /// Waits until a pass is due; waits forever if none is scheduled. The pass begins when this returns, and ends with the next call.
+    pub async fn due(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            let rest = begun.elapsed().saturating_mul(REST);
+            self.not_before = Instant::now() + rest.min(LONGEST);
+        }
+        until(self.next.map(|next| next.max(self.not_before))).await;
+        self.next = None;
+        self.begun = Some(Instant::now());
     }
 }
 
@@ -91,7 +83,6 @@ mod tests {
             pace.due().await;
             assert_eq!(changed.elapsed().as_millis(), waited);
             tokio::time::advance(Duration::from_millis(look)).await;
-            pace.looked(None);
             pace.changed();
         }
     }

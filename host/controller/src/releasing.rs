@@ -13,11 +13,10 @@ use leafhost_core::wait::SourceEnded;
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
-use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
+use crate::pass_schedule::{SOON, time_until};
 use crate::release::{self, Absence, Verdict};
-use crate::writes::{Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Step, Writes};
 
 /// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -29,40 +28,39 @@ type Job = (Arc<Instance>, Change);
 
 /// Releases devices while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceEnded> {
+    let views = cluster.views();
+    let identify = |(seen, _): &Job| ((), seen.metadata.resource_version.clone());
+    let write = move |_, (instance, change): Job| async move {
+        let answer = cluster.write(&instance, &change).await;
+        ((instance, change), answer)
+    };
     let mut task = SlotReleaser {
         cluster,
         metrics,
-        views: cluster.views(),
-        writes: Writes::new(PLACES),
-        attempts: Attempts::default(),
+        writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
+        views,
         released: WriteLimiter::new(1),
         kept: BTreeMap::new(),
     };
-    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            biased;
             changed = task.views.nodes.changed() => {
                 changed.map_err(|_| SourceEnded("nodes"))?;
                 task.kept.clear();
                 // The plan is outdated.
-                task.writes.plan([]);
+                task.writes.clear();
             }
             changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-            done = task.writes.done() => {
-                for one in done {
-                    task.note(one);
+            step = task.writes.step() => {
+                match step? {
+                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                    Step::Pass => task.look().await,
                 }
-                task.begin();
-            }
-            () = pace.due() => {
-                let next = task.look().await;
-                pace.looked(next);
-                task.begin();
                 continue;
             }
         }
-        pace.changed();
+        task.writes.changed();
     }
 }
 
@@ -70,9 +68,8 @@ struct SlotReleaser<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     views: ClusterViews,
-    writes: Writes<'a, InstanceKey, Job>,
-    /// Attempts by Instance, with its resource version.
-    attempts: Attempts<InstanceKey, (), String>,
+    /// Writes by Instance, each with the resource version that was seen.
+    writes: Writes<'a, InstanceKey, Job, (), String>,
     /// Limiter of repeated removals: an agent that still runs although its node is gone writes its entries back.
     released: WriteLimiter<(InstanceKey, String)>,
     /// Nodes that keep their slots until the next check.
@@ -80,41 +77,28 @@ struct SlotReleaser<'a> {
 }
 
 impl SlotReleaser<'_> {
-    /// Plans the release of the slots and entries of absent nodes. Returns the time of the next pass if nothing changes.
-    async fn look(&mut self) -> Option<Instant> {
+    /// Plans the release of the slots and entries of absent nodes.
+    async fn look(&mut self) {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
-        let is_leader = *self.views.leads.borrow_and_update();
-        self.writes.plan([]);
-        if !is_leader {
-            // The next leader starts without this state, too.
-            self.attempts = Attempts::default();
+        if !self.writes.leads() || !nodes.complete || !instances.complete {
+            return;
         }
-        if !is_leader || !nodes.complete || !instances.complete {
-            return None;
-        }
-        let now = Instant::now();
-        let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
-        self.attempts.forget(is_there, now);
-        let mut next = Earliest::default();
-        let absent = self.absent(&nodes, &instances, &mut next).await;
-        let mut due = Vec::new();
+        let absent = self.absent(&nodes, &instances).await;
+        let mut jobs = Vec::new();
         for (key, instance) in &instances.instances {
-            if self.later(instance).is_none() {
-                let change = release::release(instance, &self.left(instance, &absent));
-                let job = change.map(|change| (Arc::clone(instance), change));
-                due.extend(job.map(|job| (key.namespace.clone(), key.clone(), job)));
-            }
+            let change = release::release(instance, &self.left(instance, &absent));
+            let job = change.map(|change| (Arc::clone(instance), change));
+            jobs.extend(job.map(|job| (key.namespace.clone(), key.clone(), job)));
         }
-        self.writes.plan(due);
-        next.0
+        self.writes.plan(jobs, None, |_, _| None);
     }
 
     /// Returns the time until which an Instance must not be written.
     fn later(&self, instance: &Instance) -> Option<Instant> {
         let version = &instance.metadata.resource_version;
-        let key = instance.key();
-        self.attempts.later(&key, &(), version, Instant::now())
+        let (key, now) = (instance.key(), Instant::now());
+        self.writes.attempts.later(&key, &(), version, now)
     }
 
     /// Returns the time until which a node that was removed from an Instance must not be removed again.
@@ -136,25 +120,10 @@ impl SlotReleaser<'_> {
             .collect()
     }
 
-    /// Begins planned writes, unless nodes have changed since the plan was computed.
-    fn begin(&mut self) {
-        if !*self.views.leads.borrow() || self.views.nodes.has_changed().unwrap_or(true) {
-            return;
-        }
-        let cluster = self.cluster;
-        self.writes.begin(|_, (instance, change): Job| async move {
-            let answer = cluster.write(&instance, &change).await;
-            ((instance, change), answer)
-        });
-    }
-
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<InstanceKey, Job>) {
+    fn note(&mut self, done: &Done<InstanceKey, Job>) {
         let (instance, change) = &done.value;
-        let version = instance.metadata.resource_version.clone();
-        self.attempts
-            .tried(done.key, ((), version), &done.answer, SEEN, done.at);
-        match done.answer {
+        match &done.answer {
             Ok(()) => {
                 let removed = release::removed(instance, change);
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");
@@ -178,18 +147,17 @@ impl SlotReleaser<'_> {
         &mut self,
         nodes: &NodeSet,
         instances: &InstanceSet,
-        next: &mut Earliest,
     ) -> BTreeMap<String, Absence> {
         // Named nodes; true if an Instance that names the node is shared.
         let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
             if let Some(until) = self.later(instance) {
-                next.by(until);
+                self.writes.passes.by(until);
                 continue;
             }
             for node in release::nodes(instance) {
                 if let Some(until) = self.again(instance, node) {
-                    next.by(until);
+                    self.writes.passes.by(until);
                 } else {
                     *named.entry(node).or_default() |= instance.spec.shared;
                 }
@@ -202,24 +170,24 @@ impl SlotReleaser<'_> {
                 continue;
             }
             if let Some(until) = self.kept.get(node).filter(|until| **until > Instant::now()) {
-                next.by(*until);
+                self.writes.passes.by(*until);
                 continue;
             }
             let again = Instant::now() + LOOK_AGAIN;
             match absence(self.cluster, nodes, node).await {
                 Ok(Finding::Present) => {}
-                Ok(Finding::PresentFor(time)) => next.by(Instant::now() + time),
+                Ok(Finding::PresentFor(time)) => self.writes.passes.by(Instant::now() + time),
                 Ok(Finding::Absent(absence)) => {
                     if matches!(&absence, Absence::Away(requested) if !requested.is_empty()) {
                         self.kept.insert(node.to_owned(), again);
-                        next.by(again);
+                        self.writes.passes.by(again);
                     }
                     absent.insert(node.to_owned(), absence);
                 }
                 Err(error) => {
                     tracing::warn!(node, %error, "cannot determine whether a node is gone; its slots stay");
                     self.kept.insert(node.to_owned(), again);
-                    next.by(again);
+                    self.writes.passes.by(again);
                 }
             }
         }

@@ -1,13 +1,19 @@
-//! Runs concurrent writes for many namespaces, and backs off after writes without an answer.
+//! Decides when a task looks for writes to make, and runs those that it plans: concurrently for many namespaces, and only while this
+//! controller leads. Delays the writes that were just tried, and all writes while the API server does not answer.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leafhost_core::status_store::WriteError;
+use leafhost_core::wait::SourceEnded;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::attempts::Attempts;
+use crate::pass_schedule::PassSchedule;
 use crate::round_robin::{RoundRobin, Waiting, WriteLimits};
 
 /// Bounds of a task's concurrent writes.
@@ -43,56 +49,148 @@ pub struct Done<K, V> {
     pub at: Instant,
 }
 
+/// What a task has to do next.
+pub enum Step<K, V> {
+    /// Records the outcome of writes.
+    Ended(Vec<Done<K, V>>),
+    /// Runs a pass: reads the state of the cluster, and plans the writes.
+    Pass,
+}
+
 type Running<'a, K, V> = Pin<Box<dyn Future<Output = Done<K, V>> + Send + 'a>>;
 
-/// Waiting and running writes.
-pub struct Writes<'a, K, V> {
+/// The value that was to be written, and the answer of the API server.
+type Answer<'a, V> = Pin<Box<dyn Future<Output = (V, Result<(), WriteError>)> + Send + 'a>>;
+
+/// Passes and writes of a task. `W` and `S` tell a write apart from the one before, as in [`Attempts`].
+pub struct Writes<'a, K, V, W = (), S = ()> {
+    leads: watch::Receiver<bool>,
+    /// Schedule of the passes; a task adds the moments that no change may announce.
+    pub passes: PassSchedule,
+    /// Last write of each object.
+    pub attempts: Attempts<K, W, S>,
+    /// Time within which the watch should show a write.
+    settle: Duration,
+    identify: fn(&V) -> (W, S),
+    write: Box<dyn Fn(K, V) -> Answer<'a, V> + Send + 'a>,
     round_robin: RoundRobin<K>,
     waiting: Waiting<K, V>,
     running: FuturesUnordered<Running<'a, K, V>>,
 }
 
-impl<'a, K, V> Writes<'a, K, V>
+impl<'a, K, V, W, S> Writes<'a, K, V, W, S>
 where
     K: Ord + Clone + Send + 'a,
     V: Send + 'a,
+    W: PartialEq,
+    S: PartialEq,
 {
-    /// Creates a queue without writes.
-    pub fn new(limits: WriteLimits) -> Self {
+    /// Creates a queue without writes. A pass comes `soon` after a change; a write is not repeated for `settle` while its object is
+    /// unchanged. `identify` returns what a value changes and the object as it was seen.
+    pub fn new<F>(
+        leads: watch::Receiver<bool>,
+        limits: WriteLimits,
+        (soon, settle): (Duration, Duration),
+        identify: fn(&V) -> (W, S),
+        write: impl Fn(K, V) -> F + Send + 'a,
+    ) -> Self
+    where
+        F: Future<Output = (V, Result<(), WriteError>)> + Send + 'a,
+    {
         Self {
+            leads,
+            passes: PassSchedule::new(soon),
+            attempts: Attempts::default(),
+            settle,
+            identify,
+            write: Box::new(move |key, value| -> Answer<'a, V> { Box::pin(write(key, value)) }),
             round_robin: RoundRobin::new(limits),
             waiting: Waiting::new(),
             running: FuturesUnordered::new(),
         }
     }
 
-    /// Replaces the waiting writes with `due`, each with its namespace. An object that is being written is left out; plan again once that
-    /// write has ended.
-    pub fn plan(&mut self, due: impl IntoIterator<Item = (String, K, V)>) {
+    /// Returns true if this controller leads.
+    pub fn leads(&self) -> bool {
+        *self.leads.borrow()
+    }
+
+    /// Records a change of what the task reads.
+    pub fn changed(&mut self) {
+        self.passes.changed();
+    }
+
+    /// Drops the writes that wait for a place, because the plan is outdated.
+    pub fn clear(&mut self) {
         self.waiting.clear();
-        self.round_robin.forget(Instant::now());
-        for (namespace, key, value) in due {
-            if !self.round_robin.is_running(&namespace, &key) {
-                self.waiting
-                    .entry(namespace)
-                    .or_default()
-                    .insert(key, value);
+    }
+
+    /// Plans these writes, each with its namespace, in a pass; the next pass is at `next` unless a change comes earlier. A write that was
+    /// just tried is left for a later pass, as is one for which `pause` returns a later time. An object that is being written is left out;
+    /// a pass follows once that write has ended.
+    pub fn plan(
+        &mut self,
+        jobs: impl IntoIterator<Item = (String, K, V)>,
+        next: Option<Instant>,
+        mut pause: impl FnMut(&K, &V) -> Option<Instant>,
+    ) {
+        let now = Instant::now();
+        let jobs: Vec<_> = jobs.into_iter().collect();
+        let wanted: BTreeSet<&K> = jobs.iter().map(|(_, key, _)| key).collect();
+        self.attempts.forget(|key| wanted.contains(key), now);
+        for (namespace, key, value) in jobs {
+            let (what, seen) = (self.identify)(&value);
+            let later = self.attempts.later(&key, &what, &seen, now);
+            let later = later.or_else(|| pause(&key, &value));
+            if let Some(until) = later.filter(|until| *until > now) {
+                self.passes.by(until);
+            } else if !self.round_robin.is_running(&namespace, &key) {
+                let queue = self.waiting.entry(namespace).or_default();
+                queue.insert(key, value);
+            }
+        }
+        if let Some(next) = next {
+            self.passes.by(next);
+        }
+    }
+
+    /// Begins the planned writes, and returns the next step of the task. Writes and attempts of a task end with the lead. Cancel safe:
+    /// dropping the future loses no write.
+    pub async fn step(&mut self) -> Result<Step<K, V>, SourceEnded> {
+        loop {
+            self.begin();
+            tokio::select! {
+                changed = self.leads.changed() => {
+                    changed.map_err(|_| SourceEnded("the lease"))?;
+                    self.clear();
+                    self.changed();
+                }
+                Some(first) = self.running.next() => return Ok(Step::Ended(self.ended(first))),
+                () = self.passes.due() => {
+                    self.clear();
+                    self.round_robin.forget(Instant::now());
+                    if !self.leads() {
+                        // The next leader starts without this state, too.
+                        self.attempts = Attempts::default();
+                    }
+                    return Ok(Step::Pass);
+                }
             }
         }
     }
 
     /// Begins waiting writes as long as places are free.
-    pub fn begin<F>(&mut self, write: impl Fn(K, V) -> F)
-    where
-        F: Future<Output = (V, Result<(), WriteError>)> + Send + 'a,
-    {
+    fn begin(&mut self) {
         let now = Instant::now();
+        if !self.leads() {
+            return;
+        }
         while let Some((namespace, key)) = self.round_robin.next(&self.waiting, now) {
             let queue = self.waiting.get_mut(&namespace);
             let Some(value) = queue.and_then(|queue| queue.remove(&key)) else {
                 return;
             };
-            let request = write(key.clone(), value);
+            let request = (self.write)(key.clone(), value);
             self.running.push(Box::pin(async move {
                 let begun = Instant::now();
                 let (value, answer) = request.await;
@@ -113,11 +211,8 @@ where
         }
     }
 
-    /// Returns the next writes that end; waits forever while none runs. Cancel safe: dropping the future loses no write.
-    pub async fn done(&mut self) -> Vec<Done<K, V>> {
-        let Some(first) = self.running.next().await else {
-            return std::future::pending().await;
-        };
+    /// Records the writes that have ended, and returns them.
+    fn ended(&mut self, first: Done<K, V>) -> Vec<Done<K, V>> {
         let mut all = vec![first];
         while let Some(Some(done)) = self.running.next().now_or_never() {
             all.push(done);
@@ -126,7 +221,11 @@ where
         for done in &all {
             self.round_robin
                 .done(&done.namespace, &done.key, done.is_slow, now);
+            let what = (self.identify)(&done.value);
+            self.attempts
+                .tried(done.key.clone(), what, &done.answer, self.settle, done.at);
         }
+        self.changed();
         all
     }
 }

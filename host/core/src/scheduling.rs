@@ -127,7 +127,7 @@ pub struct Pod {
     /// RFC 3339 time in seconds at which the pod was bound; empty while it waits.
     pub bound_at: String,
     /// Names of the Instances that the pod was given when it was bound, by container.
-    pub allocated: BTreeMap<String, Vec<String>>,
+    pub allocated: Given,
 }
 
 /// Fields of a pod's spec that are read.
@@ -189,13 +189,13 @@ pub struct PodCondition {
 }
 
 impl Pod {
-    /// Creates a pod from an object's fields; `None` if no container asks for devices.
+    /// Creates a pod from an object's fields.
     pub fn read(
         (key, uid): (PodKey, String),
         annotations: &BTreeMap<String, String>,
         spec: PodSpec,
         status: PodStatus,
-    ) -> Option<Self> {
+    ) -> Self {
         let of = |container: PodContainer, is_init: bool| {
             let limits = container.resources.unwrap_or_default().limits;
             let is_sidecar = container.restart_policy.as_deref() == Some("Always");
@@ -215,16 +215,13 @@ impl Pod {
         let containers: Vec<Container> = init
             .chain(app.map(|container| of(container, false)))
             .collect();
-        if !containers.iter().any(|container| container.asks) {
-            return None;
-        }
         let phase = status.phase.unwrap_or_default();
         let mut conditions = status.conditions.into_iter().flatten();
         let scheduled = conditions.find(|one| one.kind == "PodScheduled");
         let scheduled = scheduled.unwrap_or_default();
         let allocated = annotations.get(ALLOCATED);
         let allocated = allocated.and_then(|text| serde_json::from_str(text).ok());
-        Some(Self {
+        Self {
             key,
             uid,
             node: spec.node_name.unwrap_or_default(),
@@ -238,7 +235,12 @@ impl Pod {
                 _ => String::new(),
             },
             allocated: allocated.unwrap_or_default(),
-        })
+        }
+    }
+
+    /// Returns true if a container asks for devices.
+    pub fn asks(&self) -> bool {
+        self.containers.iter().any(|container| container.asks)
     }
 }
 
@@ -300,6 +302,34 @@ pub trait Observer: Send + Sync {
     fn node_gone(&self, name: &str);
 }
 
+/// Request of a kube-scheduler to bind a pod to a node, as it sends it to an extender.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct BindingArgs {
+    /// Name of the pod.
+    pub pod_name: String,
+    /// Namespace of the pod.
+    pub pod_namespace: String,
+    /// Uid of the pod.
+    #[serde(rename = "PodUID")]
+    pub uid: String,
+    /// Name of the node.
+    pub node: String,
+}
+
+impl BindingArgs {
+    /// Returns the namespace and name of the pod.
+    pub fn key(&self) -> PodKey {
+        PodKey {
+            namespace: self.pod_namespace.clone(),
+            name: self.pod_name.clone(),
+        }
+    }
+}
+
+/// Names of the Instances that each container gets, by container.
+pub type Given = BTreeMap<String, Vec<String>>;
+
 /// Error of an operation on a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
@@ -316,22 +346,10 @@ pub enum PodError {
 pub trait Cluster: Send + Sync {
     /// Returns the current state of a pod, or `None` if no pod has the name.
     async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError>;
-    /// Binds a pod to a node and writes its annotations in the same request.
-    async fn bind(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        node: &str,
-        annotations: BTreeMap<String, String>,
-    ) -> Result<(), PodError>;
-    /// Writes an annotation of a waiting pod, if the pod still has the uid.
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        name: &str,
-        value: &str,
-    ) -> Result<(), PodError>;
+    /// Binds a pod to its node and writes the annotation [`ALLOCATED`] in the same request.
+    async fn bind(&self, target: &BindingArgs, given: &Given) -> Result<(), PodError>;
+    /// Writes the annotation [`TRIED_AGAIN`] of a waiting pod, if the pod still has the uid.
+    async fn try_again(&self, pod: &PodKey, uid: &str) -> Result<(), PodError>;
     /// Writes or removes the annotation [`NODE_LOCK`] of a Node if the Node still has the version; returns `None` if it has another.
     async fn set_lock(
         &self,
@@ -340,14 +358,7 @@ pub trait Cluster: Send + Sync {
         lock: Option<&str>,
     ) -> Result<Option<NodeSeen>, PodError>;
     /// Creates an Event about the pod.
-    async fn record_event(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        reason: &str,
-        message: &str,
-        is_warning: bool,
-    );
+    async fn record_event(&self, pod: &BindingArgs, reason: &str, message: &str, is_warning: bool);
     /// Returns the current state of an Instance, or `None` if it is gone.
     async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError>;
     /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed

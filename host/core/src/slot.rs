@@ -86,16 +86,10 @@ impl DeviceUsage {
 
     /// Returns true if both usages are of the same claim, even on different nodes.
     pub fn is_of_claim(&self, other: &Self) -> bool {
-        let identity = |usage: &Self| match usage {
-            Self::Claim {
-                namespace,
-                name,
-                uid,
-                ..
-            } => Some((namespace.clone(), name.clone(), uid.clone())),
-            _ => None,
+        let (Self::Claim { uid, .. }, Self::Claim { uid: same, .. }) = (self, other) else {
+            return false;
         };
-        identity(self).is_some_and(|own| identity(other) == Some(own))
+        uid == same && self.consumer() == other.consumer()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference};
 use kube::Client;
 use kube::api::{Api, Patch};
@@ -11,7 +12,9 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{
+    ALLOCATED, BindingArgs, Cluster, Given, NodeSeen, Observer, Pod, PodError, PodKey, TRIED_AGAIN,
+};
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait;
 use serde_json::{Value, json};
@@ -149,47 +152,37 @@ impl Cluster for KubeScheduling {
         let api = self.pods(&key.namespace);
         let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
         let found = found.map_err(|failure| pod_error(&failure))?;
-        Ok(found.map(watches::whole))
+        Ok(found.map(watches::pod))
     }
 
-    async fn bind(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        node: &str,
-        annotations: BTreeMap<String, String>,
-    ) -> Result<(), PodError> {
+    async fn bind(&self, target: &BindingArgs, given: &Given) -> Result<(), PodError> {
+        let text = serde_json::to_string(given).unwrap_or_default();
         let binding = Binding {
             metadata: kube::api::ObjectMeta {
-                name: Some(pod.name.clone()),
-                namespace: Some(pod.namespace.clone()),
+                name: Some(target.pod_name.clone()),
+                namespace: Some(target.pod_namespace.clone()),
                 // Makes the binding of another pod with the same name fail.
-                uid: Some(uid.to_owned()),
-                annotations: Some(annotations),
+                uid: Some(target.uid.clone()),
+                annotations: Some(BTreeMap::from([(ALLOCATED.to_owned(), text)])),
                 ..kube::api::ObjectMeta::default()
             },
             target: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
-                name: Some(node.to_owned()),
+                name: Some(target.node.clone()),
                 ..ObjectReference::default()
             },
         };
-        let api = self.pods(&pod.namespace);
-        let params = put_by(MANAGER);
-        let bound = api.create_subresource::<_, Value>("binding", &pod.name, &params, &binding);
+        let api = self.pods(&target.pod_namespace);
+        let (name, params) = (&target.pod_name, put_by(MANAGER));
+        let bound = api.create_subresource::<_, Value>("binding", name, &params, &binding);
         let bound = answers::within(REQUEST, bound).await;
         bound.map(drop).map_err(|failure| pod_error(&failure))
     }
 
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        name: &str,
-        value: &str,
-    ) -> Result<(), PodError> {
-        let patch = json!({"metadata": {"uid": uid, "annotations": {name: value}}});
+    async fn try_again(&self, pod: &PodKey, uid: &str) -> Result<(), PodError> {
+        let annotations = json!({TRIED_AGAIN: Timestamp::now().to_string()});
+        let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
         let (api, params) = (self.pods(&pod.namespace), patch_by(MANAGER));
         let patch = Patch::Merge(&patch);
         // Written through the status, because whoever may patch pods may run any image.
@@ -209,15 +202,9 @@ impl Cluster for KubeScheduling {
         written.map_err(|failure| pod_error(&failure))
     }
 
-    async fn record_event(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        reason: &str,
-        message: &str,
-        is_warning: bool,
-    ) {
-        let regarding = reference("v1", "Pod", (&pod.namespace, &pod.name), uid);
+    async fn record_event(&self, pod: &BindingArgs, reason: &str, message: &str, is_warning: bool) {
+        let place = (&*pod.pod_namespace, &*pod.pod_name);
+        let regarding = reference("v1", "Pod", place, &pod.uid);
         let event = Event {
             type_: if is_warning {
                 EventType::Warning
@@ -231,7 +218,7 @@ impl Cluster for KubeScheduling {
         };
         let published = answers::within(REQUEST, self.recorder.publish(&event, &regarding)).await;
         if let Err(failure) = published {
-            tracing::debug!(pod = %pod, error = failure.message, "cannot write an Event");
+            tracing::debug!(pod = %pod.key(), error = failure.message, "cannot write an Event");
         }
     }
 

@@ -12,7 +12,9 @@ use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::Written;
-use leafhost_core::scheduling::{Cluster, NodeSeen, Observer as _, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{
+    BindingArgs, Cluster, Given, NodeSeen, Observer as _, Pod, PodError, PodKey,
+};
 use leafhost_scheduler::{Args, Metrics, Scheduler};
 use serde_json::{Value, json};
 
@@ -29,17 +31,11 @@ impl Cluster for Silent {
         Ok(None)
     }
 
-    async fn bind(
-        &self,
-        _: &PodKey,
-        _: &str,
-        _: &str,
-        _: BTreeMap<String, String>,
-    ) -> Result<(), PodError> {
+    async fn bind(&self, _: &BindingArgs, _: &Given) -> Result<(), PodError> {
         Err(PodError::Failed(String::new()))
     }
 
-    async fn annotate(&self, _: &PodKey, _: &str, _: &str, _: &str) -> Result<(), PodError> {
+    async fn try_again(&self, _: &PodKey, _: &str) -> Result<(), PodError> {
         Err(PodError::Failed(String::new()))
     }
 
@@ -52,7 +48,7 @@ impl Cluster for Silent {
         Ok(None)
     }
 
-    async fn record_event(&self, _: &PodKey, _: &str, _: &str, _: &str, _: bool) {}
+    async fn record_event(&self, _: &BindingArgs, _: &str, _: &str, _: bool) {}
 
     async fn instance(&self, _: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
         Ok(None)
@@ -135,7 +131,7 @@ fn filter(criterion: &mut Criterion) {
         );
     }
     all.extend((0..SHARED).map(|index| instance(&format!("cam-{index:06}"), "cam", &nodes, index)));
-    let scheduler = Scheduler::new(Arc::new(Silent), Arc::new(Metrics::default()));
+    let scheduler = Scheduler::new(Arc::new(Silent), Arc::new(Metrics::default()), false);
     let keys = all.iter().map(|one| one.key()).collect();
     for instance in all {
         scheduler.listed(instance);

@@ -7,13 +7,12 @@ use std::time::Duration;
 use leafhost_core::allocation::{give_back, reserve};
 use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
-use leafhost_core::scheduling::{ALLOCATED, PodError};
+use leafhost_core::scheduling::{BindingArgs, Given, PodError};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_select::ContainerRequest;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::extender::BindingArgs;
 use crate::filter::{Evaluator, NodeDevices};
 use crate::release::SHOWN;
 use crate::scheduler::{Scheduler, State};
@@ -40,9 +39,6 @@ impl From<String> for NotBound {
         Self { why, is_sure: true }
     }
 }
-
-/// Names of the Instances that each container gets, by container.
-pub type Given = BTreeMap<String, Vec<String>>;
 
 /// Instance as it was seen, the slot to reserve, and the reservation to write.
 type Wanted = (Arc<Instance>, String, Reserved);
@@ -82,7 +78,7 @@ impl Scheduler {
             }
         }
         if bound.is_err() {
-            self.wake();
+            self.changed.notify_one();
         }
         bound
     }
@@ -93,13 +89,12 @@ impl Scheduler {
         if self.tasks.len() > MOST_TASKS {
             return;
         }
-        let (key, uid) = (target.key(), target.uid.clone());
         let (cluster, turn) = (Arc::clone(&self.cluster), Arc::clone(&self.event_turn));
-        let is_warning = reason == "DevicesRefused";
+        let (target, is_warning) = (target.clone(), reason == "DevicesRefused");
         self.tasks.spawn(async move {
             if let Ok(_permit) = turn.acquire().await {
                 cluster
-                    .record_event(&key, &uid, reason, &message, is_warning)
+                    .record_event(&target, reason, &message, is_warning)
                     .await;
             }
         });
@@ -323,15 +318,9 @@ impl Scheduler {
         Err("other pods reserved the devices first; retrying".to_owned())
     }
 
-    /// Writes the Binding with the annotation [`ALLOCATED`]. After an error, reads the pod to learn whether it was bound.
+    /// Writes the Binding. After an error, reads the pod to learn whether it was bound.
     async fn bind_pod(&self, target: &BindingArgs, given: &Given) -> Result<(), NotBound> {
-        let text = serde_json::to_string(given).unwrap_or_default();
-        let annotations = BTreeMap::from([(ALLOCATED.to_owned(), text)]);
-        let bound = self
-            .cluster
-            .bind(&target.key(), &target.uid, &target.node, annotations)
-            .await;
-        let error = match bound {
+        let error = match self.cluster.bind(target, given).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -397,7 +386,7 @@ impl Scheduler {
             }
         }
         if is_better {
-            self.wake();
+            self.changed.notify_one();
         }
         is_done
     }

@@ -91,7 +91,7 @@ fn unmet_selector(
     numbered.find_map(|(number, text)| {
         let verdict = match verdicts.expression(text) {
             Ok(expression) => verdicts.judge(&expression, &device.attributes),
-            Err(error) => Verdict::Failed(error.to_string()),
+            Err(error) => Verdict::Failed(error),
         };
         match verdict {
             Verdict::Fits => None,

@@ -1,6 +1,8 @@
 //! Requests that kube-scheduler sends to an extender, and the answers it expects.
 //!
-//! Source: `k8s.io/kube-scheduler/extender/v1`, whose JSON uses the names of the Go fields.
+//! Source: `k8s.io/kube-scheduler/extender/v1`, whose JSON uses the names of the Go fields. A request to bind is a [`BindingArgs`].
+//!
+//! [`BindingArgs`]: leafhost_core::scheduling::BindingArgs
 
 use std::collections::BTreeMap;
 
@@ -53,12 +55,9 @@ impl PodObject {
             name: self.metadata.name,
         };
         let annotations = self.metadata.annotations.unwrap_or_default();
-        Pod::read(
-            (key, self.metadata.uid),
-            &annotations,
-            self.spec,
-            self.status,
-        )
+        let id = (key, self.metadata.uid);
+        let pod = Pod::read(id, &annotations, self.spec, self.status);
+        Some(pod).filter(Pod::asks)
     }
 }
 
@@ -82,31 +81,6 @@ pub struct HostPriority {
     pub host: String,
     /// Score from 0 to 10; higher is better.
     pub score: i64,
-}
-
-/// Request to bind a pod to a node.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct BindingArgs {
-    /// Name of the pod.
-    pub pod_name: String,
-    /// Namespace of the pod.
-    pub pod_namespace: String,
-    /// Uid of the pod.
-    #[serde(rename = "PodUID")]
-    pub uid: String,
-    /// Name of the node.
-    pub node: String,
-}
-
-impl BindingArgs {
-    /// Returns the namespace and name of the pod.
-    pub fn key(&self) -> PodKey {
-        PodKey {
-            namespace: self.pod_namespace.clone(),
-            name: self.pod_name.clone(),
-        }
-    }
 }
 
 /// Answer to a Bind request.

@@ -13,6 +13,9 @@ use crate::world::{Device, Number, Reservation, World};
 /// Reason that a node does not fit. The texts name no node, so that a scheduler can count equal ones.
 pub type Reason = String;
 
+/// Node that fits, with the devices that the pod would take there.
+pub type Fitting = (String, Vec<Number>);
+
 /// Judge of the cluster's devices for one pod.
 pub struct Evaluator<'a> {
     world: &'a World,
@@ -82,6 +85,12 @@ impl<'a> Evaluator<'a> {
         self
     }
 
+    /// Returns the Configurations that the pod asks for, by name and namespace. Omits names without an owner.
+    pub fn owned(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let owners = self.owners.iter();
+        owners.filter_map(|(name, space)| Some((*name, (*space)?)))
+    }
+
     /// Chooses devices on a node, except for the slots `taken` that other pods are about to take there.
     pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<NodeDevices, Reason> {
         let world = self.world;
@@ -106,9 +115,8 @@ impl<'a> Evaluator<'a> {
         {
             return Ok(found);
         }
-        let owners = self.owners.iter();
-        let own = owners.filter_map(|(name, space)| Some((*name, (*space)?)));
-        let own: Vec<(Number, &Device)> = own.flat_map(|of| world.of_node(node, of)).collect();
+        let own = self.owned().flat_map(|of| world.of_node(node, of));
+        let own: Vec<(Number, &Device)> = own.collect();
         let free: Vec<(Number, &Device)> = own
             .iter()
             .copied()
@@ -267,28 +275,31 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Returns for each node the devices that a pod takes there, or the reason for none.
+/// Returns the nodes that fit, each with the devices that a pod takes there, and the reasons why the others do not.
 pub fn filter<'n>(
     evaluator: &mut Evaluator<'_>,
     nodes: impl Iterator<Item = &'n str>,
     taken: &HashMap<&str, Vec<Number>>,
-) -> Vec<(&'n str, Result<Vec<Number>, Reason>)> {
+) -> (Vec<Fitting>, BTreeMap<String, Reason>) {
     let none = Vec::new();
-    let mut all = Vec::new();
+    let mut fitting = Vec::new();
     let mut refused = Vec::new();
     for node in nodes {
         let taken = taken.get(node).unwrap_or(&none);
         match evaluator.take(node, taken) {
-            Ok(found) => all.push((node, Ok(found.devices))),
+            Ok(found) => fitting.push((node.to_owned(), found.devices)),
             Err(why) => refused.push((node, !taken.is_empty(), why)),
         }
     }
-    let is_full = all.is_empty();
+    let is_full = fitting.is_empty();
+    let mut failed = BTreeMap::new();
     for (node, is_taken, why) in refused {
         // If no node fits otherwise, the pod competes with pods that have passed but are not bound yet.
         let again = (is_full && is_taken).then(|| evaluator.take(node, &none));
-        let found = again.map_or(Err(why), |found| found.map(|found| found.devices));
-        all.push((node, found));
+        match again.unwrap_or(Err(why)) {
+            Ok(found) => fitting.push((node.to_owned(), found.devices)),
+            Err(why) => drop(failed.insert(node.to_owned(), why)),
+        }
     }
-    all
+    (fitting, failed)
 }

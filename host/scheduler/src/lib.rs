@@ -20,7 +20,7 @@ mod waiting;
 mod world;
 
 pub use explain::{Explanation, explain};
-pub use extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
+pub use extender::{Args, BindingResult, FilterResult, HostPriority};
 pub use metrics::Metrics;
 pub use routes::{public_routes, routes};
 pub use scheduler::Scheduler;

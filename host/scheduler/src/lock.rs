@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::scheduling::{NodeLock, Pod};
+use leafhost_core::scheduling::{BindingArgs, NodeLock, Pod};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::extender::BindingArgs;
 use crate::release::UNBOUND;
 use crate::scheduler::{Scheduler, State};
 
@@ -36,7 +35,7 @@ enum Verdict {
 impl State {
     /// Judges the lock of a node for the pod with the uid `uid`.
     fn lock_of(&mut self, node: &str, uid: &str, now: Instant) -> Result<Verdict, String> {
-        let Some(nodes) = self.world.locks() else {
+        let Some(nodes) = &self.world.locks else {
             return Err("the Nodes are not read yet; retrying".to_owned());
         };
         let Some(seen) = nodes.get(node) else {
@@ -174,8 +173,8 @@ impl Scheduler {
             }
             let version = {
                 let state = self.state();
-                let seen = state.world.locks();
-                let seen = seen.and_then(|nodes| nodes.get(&target.node));
+                let nodes = state.world.locks.as_ref();
+                let seen = nodes.and_then(|nodes| nodes.get(&target.node));
                 let own = seen.filter(|seen| {
                     NodeLock::read(&seen.lock).is_some_and(|lock| lock.uid == target.uid)
                 });

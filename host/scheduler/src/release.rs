@@ -91,7 +91,7 @@ impl Scheduler {
                 return None;
             }
             let world = &state.world;
-            let locking = world.locks().into_iter().flatten();
+            let locking = world.locks.iter().flatten();
             let locking = locking.filter_map(|(_, seen)| Some(NodeLock::read(&seen.lock)?.uid));
             let locking: BTreeSet<String> = locking.collect();
             state

@@ -7,9 +7,10 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use leafhost_core::scheduling::BindingArgs;
 use leafhost_metrics::CONTENT_TYPE;
 
-use crate::extender::{Args, BindingArgs};
+use crate::extender::Args;
 use crate::scheduler::Scheduler;
 
 /// Maximum size of a request body, in bytes: a pod of 1 MiB and the names of all nodes.

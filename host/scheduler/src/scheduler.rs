@@ -7,7 +7,7 @@ use std::time::Duration;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::StoreError;
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
+use leafhost_core::scheduling::{BindingArgs, Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
 use leafhost_select::{ContainerRequest, InvalidRequest, Verdicts, read};
 use tokio::sync::{Notify, Semaphore};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
+use crate::extender::{Args, BindingResult, FilterResult, HostPriority};
 use crate::filter::{Evaluator, filter};
 use crate::filtered_pods::FilteredPods;
 use crate::metrics::Metrics;
@@ -34,7 +34,7 @@ pub struct Scheduler {
     pub(crate) metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Notified of changes that may release slots or help waiting pods.
-    changed: Notify,
+    pub(crate) changed: Notify,
     /// Queues of Binds by node; `None` if nodes are not locked.
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
@@ -127,24 +127,18 @@ impl State {
 }
 
 impl Scheduler {
-    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
-    pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
+    /// Creates an extender that acts through `cluster`. It answers once the watches have shown Instances and pods. If `locks` is true, it locks
+    /// each node until the pod that is bound to it has its devices.
+    pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>, locks: bool) -> Self {
         Self {
             cluster,
             metrics,
             state: Mutex::default(),
             changed: Notify::new(),
-            locks: None,
+            locks: locks.then(NodeQueues::default),
             tasks: TaskTracker::new(),
             event_turn: Arc::new(Semaphore::new(1)),
         }
-    }
-
-    /// Makes the extender lock each node until the pod that is bound to it has its devices.
-    #[must_use]
-    pub fn locking_nodes(mut self) -> Self {
-        self.locks = Some(NodeQueues::default());
-        self
     }
 
     /// Stores an Instance that a watch or a write has shown, and wakes the tasks that wait for such a change.
@@ -155,11 +149,6 @@ impl Scheduler {
         self.may_be_unlocked();
     }
 
-    /// Wakes [`Scheduler::run`] to look at reservations and waiting pods again.
-    pub(crate) fn wake(&self) {
-        self.changed.notify_one();
-    }
-
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -168,7 +157,7 @@ impl Scheduler {
     /// Returns true once Instances and pods were listed, and Nodes if the extender locks them.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
-        let has_nodes = self.locks.is_none() || state.world.locks().is_some();
+        let has_nodes = self.locks.is_none() || state.world.locks.is_some();
         state.world.is_read() && has_nodes
     }
 
@@ -238,27 +227,19 @@ impl Scheduler {
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
         let taken = state.filtered.taken(&pod.uid, now);
         let mut evaluator = Evaluator::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
-        let found = filter(&mut evaluator, names.iter().map(String::as_str), &taken);
-        let mut result = FilterResult::default();
-        let mut by_node = HashMap::with_capacity(found.len());
-        result.node_names.reserve(found.len());
-        for (node, found) in found {
-            match found {
-                Ok(devices) => {
-                    by_node.insert(node.to_owned(), devices);
-                    result.node_names.push(node.to_owned());
-                }
-                Err(why) => {
-                    let failed = &mut result.failed_and_unresolvable_nodes;
-                    failed.insert(node.to_owned(), why);
-                }
-            }
-        }
+        let candidates = names.iter().map(String::as_str);
+        let (fitting, failed) = filter(&mut evaluator, candidates, &taken);
         drop(taken);
-        if by_node.is_empty() {
+        let result = FilterResult {
+            node_names: fitting.iter().map(|(node, _)| node.clone()).collect(),
+            failed_and_unresolvable_nodes: failed,
+            ..FilterResult::default()
+        };
+        if fitting.is_empty() {
             state.filtered.remove(&pod.uid);
             state.offered.put(&pod.uid, names);
         } else {
+            let by_node = fitting.into_iter().collect();
             state.filtered.add(&pod.uid, (asked, by_node), now);
         }
         Ok(result)
@@ -271,18 +252,9 @@ impl Scheduler {
         let pod = args.pod.into_pod();
         let state = &mut *self.state();
         let asked = pod.and_then(|pod| state.asked(&pod).ok());
-        let requests = asked.iter().flat_map(|asked| asked.iter());
-        let alternatives = requests.flat_map(|one| {
-            one.requests
-                .iter()
-                .flat_map(|request| &request.alternatives)
-        });
-        let wanted: BTreeSet<&str> = alternatives
-            .map(|alternative| alternative.configuration.as_str())
-            .collect();
-        let owned = wanted.into_iter();
-        let owned = owned.filter_map(|name| Some((name, state.world.owner(name)?)));
-        let owned: Vec<(&str, &str)> = owned.collect();
+        let asked = asked.unwrap_or_default();
+        let evaluator = Evaluator::new(&state.world, &mut state.verdicts, "", &asked);
+        let owned: Vec<(&str, &str)> = evaluator.owned().collect();
         let score = |node: &str| {
             let (mut free, mut all) = (0, 0_usize);
             let devices = owned.iter();
@@ -390,7 +362,7 @@ impl Observer for Scheduler {
     }
 
     fn nodes(&self, all: BTreeMap<String, NodeSeen>) {
-        self.state().world.list_nodes(all);
+        self.state().world.locks = Some(all);
         self.may_be_unlocked();
     }
 
@@ -400,7 +372,9 @@ impl Observer for Scheduler {
     }
 
     fn node_gone(&self, name: &str) {
-        self.state().world.remove_node(name);
+        if let Some(nodes) = &mut self.state().world.locks {
+            nodes.remove(name);
+        }
     }
 }
 

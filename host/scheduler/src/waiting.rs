@@ -6,8 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use leafhost_core::scheduling::{Pod, PodKey, TRIED_AGAIN};
+use leafhost_core::scheduling::{Pod, PodKey};
 use tokio::time::Instant;
 
 use crate::filter::Evaluator;
@@ -128,12 +127,7 @@ impl Scheduler {
             }
         }
         for pod in found {
-            let at = Timestamp::now().to_string();
-            let written = self
-                .cluster
-                .annotate(&pod.key, &pod.uid, TRIED_AGAIN, &at)
-                .await;
-            match written {
+            match self.cluster.try_again(&pod.key, &pod.uid).await {
                 Ok(()) => self.metrics.tried_again(),
                 Err(error) => {
                     tracing::debug!(pod = %pod.key, %error, "cannot make the scheduler retry a waiting pod");

@@ -86,8 +86,8 @@ pub struct World {
     short: BTreeSet<Number>,
     /// Pairs of uids, of a pod and of a newer Instance of which the pod has got its slot back.
     pub restored: BTreeSet<(String, String)>,
-    /// Nodes by name; `None` before they were listed.
-    nodes: Option<BTreeMap<String, NodeSeen>>,
+    /// Nodes with their locks by name; `None` before they were listed.
+    pub locks: Option<BTreeMap<String, NodeSeen>>,
     /// True once the Instances were listed.
     pub has_instances: bool,
     /// True once the pods were listed.
@@ -367,31 +367,14 @@ impl World {
         }
     }
 
-    /// Replaces all Nodes.
-    pub fn list_nodes(&mut self, all: BTreeMap<String, NodeSeen>) {
-        self.nodes = Some(all);
-    }
-
     /// Stores a Node, unless a newer version is known.
     pub fn put_node(&mut self, name: String, seen: NodeSeen) {
         let number = |seen: &NodeSeen| seen.version.parse::<u64>().unwrap_or(u64::MAX);
-        let nodes = self.nodes.get_or_insert_default();
+        let nodes = self.locks.get_or_insert_default();
         let before = nodes.get(&name);
         if before.is_none_or(|before| number(before) <= number(&seen)) {
             nodes.insert(name, seen);
         }
-    }
-
-    /// Removes a Node.
-    pub fn remove_node(&mut self, name: &str) {
-        if let Some(nodes) = &mut self.nodes {
-            nodes.remove(name);
-        }
-    }
-
-    /// Returns the Nodes with their locks; `None` before they were listed.
-    pub fn locks(&self) -> Option<&BTreeMap<String, NodeSeen>> {
-        self.nodes.as_ref()
     }
 
     /// Stores the owners of Configuration names, and updates the slots that are held back.

@@ -20,11 +20,6 @@ pub const MAX_EXPRESSION: usize = 4096;
 /// Maximum nesting depth of an expression, since each level takes stack space.
 const MAX_DEPTH: usize = 100;
 
-/// Reason that a text is not an allowed expression, with the remedy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidExpression(String);
-
 /// Result of an expression for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -39,6 +34,8 @@ pub enum Verdict {
 /// Parsed expression.
 #[derive(Debug)]
 pub struct Expression {
+    /// Number of the expression among those that a [`Verdicts`](crate::Verdicts) has parsed.
+    pub(crate) number: u64,
     program: Program,
     /// Attributes and capacities on which a verdict depends; `None` for all of the device.
     reads: Option<BTreeSet<(Kind, Name)>>,
@@ -64,28 +61,24 @@ impl Default for Functions {
 }
 
 impl Expression {
-    /// Parses an expression and rejects those that are too long, too deep or may loop.
-    pub fn new(text: &str) -> Result<Self, InvalidExpression> {
+    /// Parses an expression and rejects those that are too long, too deep or may loop. The error says why, with the remedy.
+    pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > MAX_EXPRESSION {
             let length = text.len();
-            return Err(InvalidExpression(format!(
+            return Err(format!(
                 "the expression has {length} bytes; at most {MAX_EXPRESSION} are allowed"
-            )));
+            ));
         }
-        let program = Program::compile(text).map_err(|error| {
-            InvalidExpression(format!(
-                "cannot read the expression: {}",
-                first_line(&error)
-            ))
-        })?;
+        let program = Program::compile(text)
+            .map_err(|error| format!("cannot read the expression: {}", first_line(&error)))?;
         let (mut reads, mut domains) = (Some(BTreeSet::new()), BTreeSet::new());
         // The depth is not known yet, so the walk does not recurse.
         let mut left = vec![(program.expression(), 0)];
         while let Some((expression, depth)) = left.pop() {
             if depth > MAX_DEPTH {
-                return Err(InvalidExpression(format!(
+                return Err(format!(
                     "the expression is nested deeper than {MAX_DEPTH} levels; split it into several selectors"
-                )));
+                ));
             }
             match named(&expression.expr) {
                 Named::Value(kind, name) => {
@@ -109,15 +102,15 @@ impl Expression {
                 && call.func_name == "matches"
             {
                 let why = "the expression uses matches, which is not allowed; use startsWith, endsWith, contains or in";
-                return Err(InvalidExpression(why.to_owned()));
+                return Err(why.to_owned());
             }
-            let parts = parts(&expression.expr).ok_or_else(|| {
-                let why = "the expression uses all, exists, exists_one, map or filter, which are not allowed; name the values with || and &&";
-                InvalidExpression(why.to_owned())
-            })?;
+            let parts = parts(&expression.expr).ok_or(
+                "the expression uses all, exists, exists_one, map or filter, which are not allowed; name the values with || and &&",
+            )?;
             left.extend(parts.into_iter().map(|part| (part, depth + 1)));
         }
         Ok(Self {
+            number: 0,
             program,
             reads,
             domains,
@@ -448,7 +441,7 @@ mod tests {
             assert!(refused.is_err(), "{text}");
         }
         let loops = Expression::new("[1].all(a, true)").unwrap_err();
-        assert!(loops.to_string().contains("uses all, exists"), "{loops}");
+        assert!(loops.contains("uses all, exists"), "{loops}");
     }
 
     #[test]

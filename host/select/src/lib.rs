@@ -12,7 +12,7 @@ mod verdicts;
 
 pub use choose::{Candidate, Choice, NoChoice, STEPS, choose};
 pub use device_attributes::DeviceAttributes;
-pub use expression::{Expression, InvalidExpression, Verdict};
+pub use expression::{Expression, Verdict};
 pub use request::{
     Alternative, Constraint, ContainerRequest, InvalidRequest, MAX_DEVICES, MAX_TEXT, Request, read,
 };

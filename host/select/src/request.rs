@@ -13,8 +13,6 @@ use leafhost_core::scheduling::{Container, ContainerKind, DEVICES};
 use leafhost_core::yaml;
 use serde::Deserialize;
 
-use crate::expression::InvalidExpression;
-
 /// Maximum length of the annotation, in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
 /// Maximum number of devices per request.
@@ -112,30 +110,22 @@ struct RawDevices {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawRequest {
     name: String,
-    exactly: Option<RawExactly>,
+    exactly: Option<RawWay>,
     first_available: Option<Vec<RawWay>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RawExactly {
-    device_class_name: String,
-    #[serde(default)]
-    selectors: Vec<RawSelector>,
-    allocation_mode: Option<String>,
-    count: Option<i64>,
-    admin_access: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawWay {
+    /// Empty in `exactly`.
+    #[serde(default)]
     name: String,
     device_class_name: String,
     #[serde(default)]
     selectors: Vec<RawSelector>,
     allocation_mode: Option<String>,
     count: Option<i64>,
+    admin_access: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -163,7 +153,7 @@ struct RawConstraint {
 pub fn read(
     text: &str,
     containers: &[Container],
-    check: impl FnMut(&str) -> Result<(), InvalidExpression>,
+    check: impl FnMut(&str) -> Result<(), String>,
 ) -> Result<Vec<ContainerRequest>, InvalidRequest> {
     if text.len() > MAX_TEXT {
         let length = text.len();
@@ -234,7 +224,7 @@ struct Reader<C> {
     check: C,
 }
 
-impl<C: FnMut(&str) -> Result<(), InvalidExpression>> Reader<C> {
+impl<C: FnMut(&str) -> Result<(), String>> Reader<C> {
     fn devices(
         &mut self,
         path: &str,
@@ -307,6 +297,10 @@ impl<C: FnMut(&str) -> Result<(), InvalidExpression>> Reader<C> {
             let problem = format!("{mode:?} is not possible here; only ExactCount is");
             return Err(wrong(format!("{path}.allocationMode"), problem));
         }
+        if raw.admin_access == Some(true) {
+            let problem = "is not possible here; use a resource claim";
+            return Err(wrong(format!("{path}.adminAccess"), problem));
+        }
         let count = u32::try_from(raw.count.unwrap_or(1)).ok();
         let count = count.filter(|count| (1..=MAX_COUNT).contains(count));
         let Some(count) = count else {
@@ -348,24 +342,16 @@ impl<C: FnMut(&str) -> Result<(), InvalidExpression>> Reader<C> {
 /// Returns the alternatives of a request, each with the path of its field.
 fn ways(
     path: &str,
-    exactly: Option<RawExactly>,
+    exactly: Option<RawWay>,
     first: Option<Vec<RawWay>>,
 ) -> Result<Vec<(String, RawWay)>, InvalidRequest> {
     match (exactly, first) {
         (Some(exactly), None) => {
             let path = format!("{path}.exactly");
-            if exactly.admin_access == Some(true) {
-                let problem = "is not possible here; use a resource claim";
-                return Err(wrong(format!("{path}.adminAccess"), problem));
+            if !exactly.name.is_empty() {
+                return Err(wrong(format!("{path}.name"), "is not possible here"));
             }
-            let alternative = RawWay {
-                name: String::new(),
-                device_class_name: exactly.device_class_name,
-                selectors: exactly.selectors,
-                allocation_mode: exactly.allocation_mode,
-                count: exactly.count,
-            };
-            Ok(vec![(path, alternative)])
+            Ok(vec![(path, exactly)])
         }
         (None, Some(alternatives)) => {
             let path = format!("{path}.firstAvailable");

@@ -1,11 +1,10 @@
 //! Cache of verdicts by expression and by the values that the expression reads, so that unchanged devices are judged once.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use crate::device_attributes::DeviceAttributes;
-use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
+use crate::expression::{Expression, Functions, Verdict};
 
 /// Maximum number of cached expressions; all are dropped when it is reached.
 const EXPRESSIONS: usize = 1_000;
@@ -20,34 +19,27 @@ const NUMBERED: usize = 2_000_000;
 pub struct Verdicts {
     functions: Functions,
     expressions: HashMap<String, Arc<Expression>>,
-    /// Verdicts by the address of the expression and a hash of the values that it reads.
-    judged: HashMap<(usize, u64), Known>,
-    /// Results by the address of the expression; each holds a place per device number.
-    numbered: HashMap<usize, Numbered>,
+    /// Number of expressions parsed so far; each gets its own number.
+    parsed: u64,
+    /// Verdicts by the number of the expression and the values that it reads.
+    judged: HashMap<(u64, DeviceAttributes), Verdict>,
+    /// Results by the number of the expression, with a place per device number: the version of the device's attributes, and whether the
+    /// expression is true.
+    numbered: HashMap<u64, Vec<(u64, bool)>>,
     /// Number of places in `numbered`.
     places: usize,
 }
 
-struct Numbered {
-    /// Keeps the expression alive, so that no other gets its address.
-    _expression: Arc<Expression>,
-    fits: Vec<(u64, bool)>,
-}
-
-struct Known {
-    /// Keeps the expression alive, so that no other gets its address.
-    _expression: Arc<Expression>,
-    values: DeviceAttributes,
-    verdict: Verdict,
-}
-
 impl Verdicts {
-    /// Returns the parsed expression, from the cache if it was parsed before.
-    pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, InvalidExpression> {
+    /// Returns the parsed expression, from the cache if it was parsed before, or the error of [`Expression::new`].
+    pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, String> {
         if let Some(known) = self.expressions.get(text) {
             return Ok(Arc::clone(known));
         }
-        let expression = Arc::new(Expression::new(text)?);
+        let mut expression = Expression::new(text)?;
+        self.parsed += 1;
+        expression.number = self.parsed;
+        let expression = Arc::new(expression);
         if self.expressions.len() >= EXPRESSIONS {
             self.expressions.clear();
         }
@@ -60,13 +52,12 @@ impl Verdicts {
     /// not be 0. For a known number and version, no attributes are compared.
     pub fn fits(
         &mut self,
-        expression: &Arc<Expression>,
+        expression: &Expression,
         (number, version): (usize, u64),
         device_attributes: &DeviceAttributes,
     ) -> bool {
-        let address = Arc::as_ptr(expression).addr();
-        let known = self.numbered.get(&address);
-        if let Some((known, fits)) = known.and_then(|known| known.fits.get(number))
+        let known = self.numbered.get(&expression.number);
+        if let Some((known, fits)) = known.and_then(|known| known.get(number))
             && *known == version
         {
             return *fits;
@@ -76,14 +67,11 @@ impl Verdicts {
             self.numbered.clear();
             self.places = 0;
         }
-        let kept = self.numbered.entry(address).or_insert_with(|| Numbered {
-            _expression: Arc::clone(expression),
-            fits: Vec::new(),
-        });
-        let missing = (number + 1).saturating_sub(kept.fits.len());
-        kept.fits.extend(std::iter::repeat_n((0, false), missing));
+        let kept = self.numbered.entry(expression.number).or_default();
+        let missing = (number + 1).saturating_sub(kept.len());
+        kept.extend(std::iter::repeat_n((0, false), missing));
         self.places += missing;
-        if let Some(place) = kept.fits.get_mut(number) {
+        if let Some(place) = kept.get_mut(number) {
             *place = (version, fits);
         }
         fits
@@ -92,28 +80,18 @@ impl Verdicts {
     /// Returns the verdict on a device, from the cache if a device with the same values was judged before.
     pub fn judge(
         &mut self,
-        expression: &Arc<Expression>,
+        expression: &Expression,
         device_attributes: &DeviceAttributes,
     ) -> Verdict {
-        let values = expression.depends_on(device_attributes);
-        let mut hasher = DefaultHasher::new();
-        values.hash(&mut hasher);
-        let key = (Arc::as_ptr(expression).addr(), hasher.finish());
-        if let Some(known) = self.judged.get(&key)
-            && known.values == values
-        {
-            return known.verdict.clone();
+        let key = (expression.number, expression.depends_on(device_attributes));
+        if let Some(known) = self.judged.get(&key) {
+            return known.clone();
         }
-        let verdict = expression.judge(&self.functions, &values);
+        let verdict = expression.judge(&self.functions, &key.1);
         if self.judged.len() >= VERDICTS {
             self.judged.clear();
         }
-        let known = Known {
-            _expression: Arc::clone(expression),
-            values,
-            verdict: verdict.clone(),
-        };
-        self.judged.insert(key, known);
+        self.judged.insert(key, verdict.clone());
         verdict
     }
 }

@@ -1,6 +1,5 @@
 //! Task that watches the cluster, plans after each change, and writes what the plan contains.
 
-use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,45 +7,34 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
 use leafhost_core::cluster::{Cluster, ClusterViews};
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::failed::Failed;
+use super::failed::problems;
 use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
-use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pass_schedule::{Earliest, PassSchedule, SOON, time_until};
-use crate::writes::{Done, PLACES, Writes};
+use crate::pass_schedule::{SOON, time_until};
+use crate::writes::{Done, PLACES, Step, Writes};
 
 /// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(10);
 
 /// Creates the brokers of a cluster while this controller leads.
 pub struct BrokerTask {
-    brokers: Arc<dyn Brokers>,
     views: ClusterViews,
     objects: watch::Receiver<Arc<ObjectSet>>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
-    writes: Writes<'static, ObjectKey, Job>,
-    attempts: Attempts<ObjectKey, ChangeId, Option<Arc<Object>>>,
-    failed: Failed,
+    writes: Writes<'static, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
     restarts: Restarts,
 }
 
-/// A change that waits or is being written.
-struct Job {
-    configuration: ConfigurationKey,
-    change: Change,
-    /// Object before the change.
-    there: Option<Arc<Object>>,
-}
+/// A change, and the object before it.
+type Job = (Change, Option<Arc<Object>>);
 
 /// Kind of a change, and its digest or uid, without the body.
 type ChangeId = (Discriminant<Change>, String);
@@ -68,74 +56,70 @@ impl BrokerTask {
         problems: watch::Sender<Arc<Vec<Problem>>>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let views = cluster.views();
+        let objects = brokers.objects();
+        let identify = |(change, there): &Job| (id(change), there.clone());
+        let write = move |_, (change, there): Job| {
+            let brokers = Arc::clone(&brokers);
+            async move {
+                let answer = brokers.write(&change).await;
+                ((change, there), answer)
+            }
+        };
         Self {
-            views: cluster.views(),
-            objects: brokers.objects(),
-            brokers,
+            writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
+            views,
+            objects,
             problems,
             metrics,
-            writes: Writes::new(PLACES),
-            attempts: Attempts::default(),
-            failed: Failed::default(),
             restarts: Restarts::default(),
         }
     }
 
-    /// Runs until `shutdown` is cancelled.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
-        let mut pace = PassSchedule::new(SOON);
+    /// Creates brokers; returns only if a source ends.
+    pub async fn run(mut self) -> Result<(), SourceEnded> {
         loop {
             tokio::select! {
-                () = shutdown.cancelled() => return Ok(()),
-                changed = self.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+                biased;
                 changed = self.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
                 changed = self.views.manifests.changed() => {
                     changed.map_err(|_| SourceEnded("Configurations"))?;
                     // The plan is outdated.
-                    self.writes.plan([]);
+                    self.writes.clear();
                 }
                 changed = self.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
                 changed = self.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
                 changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
-                done = self.writes.done() => {
-                    for one in done {
-                        self.note(one);
+                step = self.writes.step() => {
+                    match step? {
+                        Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
+                        Step::Pass => self.look(),
                     }
-                    self.begin();
-                }
-                () = pace.due() => {
-                    let next = self.look();
-                    pace.looked(next);
-                    self.begin();
                     continue;
                 }
             }
-            pace.changed();
+            self.writes.changed();
         }
     }
 
-    /// Plans the writes. Returns the time of the next pass if nothing changes.
-    fn look(&mut self) -> Option<Instant> {
+    /// Plans the writes.
+    fn look(&mut self) {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
         let manifests = Arc::clone(&self.views.manifests.borrow_and_update());
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let objects = Arc::clone(&self.objects.borrow_and_update());
         let names = Arc::clone(&self.views.names.borrow_and_update());
-        let is_leader = *self.views.leads.borrow_and_update();
         let is_read = nodes.complete
             && manifests.complete
             && instances.complete
             && objects.complete
             && names.is_known;
-        if !is_leader {
-            // The next leader starts without this state, too.
-            self.attempts = Attempts::default();
-            self.failed = Failed::default();
+        if !self.writes.leads() {
             self.publish(Vec::new());
+            return;
         }
-        if !is_leader || !is_read {
-            self.writes.plan([]);
-            return None;
+        if !is_read {
+            return;
         }
         let world = World {
             manifests: &manifests.manifests,
@@ -147,68 +131,32 @@ impl BrokerTask {
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan {
             changes,
-            mut problems,
-            next: planned,
+            problems: mut told,
+            next,
             pods,
         } = plan(&world, &mut self.restarts, clock);
         self.restarts.keep(&pods);
-        let changed: BTreeSet<_> = changes.iter().map(|(_, change)| change.key()).collect();
-        self.attempts.forget(|key| changed.contains(key), now);
-        self.failed.forget(|key| changed.contains(key));
-        let mut next = Earliest(planned.map(|planned| now + time_until(planned, clock)));
-        let mut due = Vec::new();
-        for (configuration, change) in changes {
+        let failed = changes.iter().filter_map(|(configuration, change)| {
+            let error = self.writes.attempts.error(change.key())?;
+            Some((configuration, change.key(), error))
+        });
+        told.extend(problems(failed));
+        let next = next.map(|next| now + time_until(next, clock));
+        let jobs = changes.into_iter().map(|(_, change)| {
             let key = change.key().clone();
             let there = world.objects.get(&key).cloned();
-            let later = self.attempts.later(&key, &id(&change), &there, now);
-            if let Some(later) = later {
-                next.by(later);
-                continue;
-            }
-            let job = Job {
-                configuration,
-                change,
-                there,
-            };
-            due.push((key.namespace.clone(), key, job));
-        }
-        self.writes.plan(due);
-        problems.extend(self.failed.problems());
-        self.publish(problems);
-        next.0
-    }
-
-    /// Begins planned writes, unless the plan is outdated.
-    fn begin(&mut self) {
-        if !*self.views.leads.borrow() || self.views.manifests.has_changed().unwrap_or(true) {
-            return;
-        }
-        let brokers = &self.brokers;
-        self.writes.begin(|_, job: Job| {
-            let brokers = Arc::clone(brokers);
-            async move {
-                let answer = brokers.write(&job.change).await;
-                (job, answer)
-            }
+            (key.namespace.clone(), key, (change, there))
         });
+        self.writes.plan(jobs, next, |_, _| None);
+        self.publish(told);
     }
 
-    fn note(&mut self, done: Done<ObjectKey, Job>) {
-        let Done {
-            key,
-            value: job,
-            answer,
-            at,
-            ..
-        } = done;
-        log(&job.change, answer.as_ref().err());
-        if !matches!(answer, Ok(()) | Err(WriteError::Outdated)) {
+    fn note(&self, done: &Done<ObjectKey, Job>) {
+        let (change, _) = &done.value;
+        log(change, done.answer.as_ref().err());
+        if !matches!(done.answer, Ok(()) | Err(WriteError::Outdated)) {
             self.metrics.failed(Write::Broker);
         }
-        let what = id(&job.change);
-        self.attempts
-            .tried(key.clone(), (what, job.there), &answer, SEEN, at);
-        self.failed.note(key, job.configuration, answer);
     }
 
     fn publish(&self, mut problems: Vec<Problem>) {

@@ -13,7 +13,6 @@ use leafhost_core::status_store::{ConfigurationStates, ReportSet};
 use tokio::time::Instant;
 
 use crate::fold::{is_blocked, is_ready};
-use crate::pass_schedule::Earliest;
 
 /// Time between the loss of a device and the eviction of its pods. An Instance that was deleted by mistake is back by then.
 pub const WAIT: Duration = Duration::from_secs(10);
@@ -146,14 +145,14 @@ impl Losses {
     }
 
     /// Returns the pods to evict, each with its first loss, and the time at which the next one is due.
-    pub fn due(&self, now: Instant) -> (BTreeMap<PodKey, Loss>, Earliest) {
-        let (mut due, mut next) = (BTreeMap::new(), Earliest::default());
+    pub fn due(&self, now: Instant) -> (BTreeMap<PodKey, Loss>, Option<Instant>) {
+        let (mut due, mut next) = (BTreeMap::new(), None::<Instant>);
         for (one, (owner, since, certain)) in &self.lost {
             let Some(at) = certain.map(|certain| certain + WAIT) else {
                 continue;
             };
             if at > now {
-                next.by(at);
+                next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
             due.entry(one.pod.clone()).or_insert_with(|| Loss {

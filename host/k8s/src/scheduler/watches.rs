@@ -98,26 +98,14 @@ fn pod_key(object: &PodObject) -> PodKey {
 
 /// Returns a pod if it asks for devices. A pod that asks cannot stop asking.
 fn asking(object: PodObject) -> Option<Pod> {
+    Some(pod(object)).filter(Pod::asks)
+}
+
+/// Returns a pod even if it asks for no devices.
+pub fn pod(object: PodObject) -> Pod {
     let name = pod_key(&object);
     let uid = object.metadata.uid.unwrap_or_default();
     let annotations = object.metadata.annotations.unwrap_or_default();
     let status = object.status.unwrap_or_default();
     Pod::read((name, uid), &annotations, object.spec, status)
-}
-
-/// Returns a pod even if it asks for no devices.
-pub fn whole(object: PodObject) -> Pod {
-    let (key, uid) = (pod_key(&object), object.uid().unwrap_or_default());
-    let node = object.spec.node_name.clone().unwrap_or_default();
-    let phase = object.status.as_ref();
-    let phase = phase.and_then(|status| status.phase.as_deref());
-    let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
-    let other = Pod {
-        key,
-        uid,
-        node,
-        has_ended,
-        ..Pod::default()
-    };
-    asking(object).unwrap_or(other)
 }

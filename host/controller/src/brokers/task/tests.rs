@@ -112,7 +112,7 @@ impl Fake {
 }
 
 fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), SourceEnded>> {
-    AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())))
+    AbortOnDropHandle::new(tokio::spawn(task.run()))
 }
 
 const HOUR: Duration = Duration::from_hours(1);

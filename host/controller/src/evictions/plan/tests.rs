@@ -284,11 +284,11 @@ fn devices_have_time_to_come_back_after_their_handler_has_failed() {
         failing.report(node, Some("DiscoveryFailed"));
     }
     losses.update(&failing.world(), begun, at(100));
-    assert_eq!(losses.due(begun + WAIT).1.0, None);
+    assert_eq!(losses.due(begun + WAIT).1, None);
     let now = begun + WAIT * 2;
     losses.update(&gone.world(), now, at(120));
     let (due, next) = losses.due(now);
-    assert_eq!((due.len(), next.0), (0, Some(now + WAIT)));
+    assert_eq!((due.len(), next), (0, Some(now + WAIT)));
 }
 
 #[test]
@@ -299,11 +299,11 @@ fn a_pod_is_due_after_a_while_until_its_loss_is_settled() {
     gone.delete();
     losses.update(&gone.world(), begun, at(100));
     let (due, next) = losses.due(begun);
-    assert_eq!((due.len(), next.0), (0, Some(begun + WAIT)));
+    assert_eq!((due.len(), next), (0, Some(begun + WAIT)));
     let now = begun + WAIT;
     losses.update(&gone.world(), now, at(110));
     let (due, next) = losses.due(now);
-    assert_eq!(next.0, None);
+    assert_eq!(next, None);
     let loss = Loss {
         configuration: key(),
         instance: instance(),

@@ -9,7 +9,8 @@ use leafhost_core::names::GROUP;
 use leafhost_core::scheduling::PodKey;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Failure, Kind};
+use super::write_error;
+use crate::answers::{self, Failure};
 use crate::instance::REQUEST;
 
 /// Annotation of mirror pods, which represent a kubelet's static pods.
@@ -44,19 +45,9 @@ pub async fn evict(client: &Client, key: &PodKey, uid: &str) -> Result<(), Evict
 }
 
 fn eviction_error(failure: &Failure) -> EvictionError {
-    let message = failure.message.clone();
-    match failure.kind {
-        _ if failure.code == Some(NOT_NOW) => EvictionError::NotNow(message),
-        Kind::Taken | Kind::Conflict | Kind::Mismatch | Kind::Missing | Kind::NoNamespace => {
-            EvictionError::Gone
-        }
-        Kind::Undefined | Kind::Denied | Kind::Refused => {
-            EvictionError::Denied(format!("the API server refuses it: {message}"))
-        }
-        _ => EvictionError::NoAnswer {
-            message: failure.describe(),
-            retry_after: failure.retry_after.filter(|_| !failure.may_be_done()),
-        },
+    match failure.code {
+        Some(NOT_NOW) => EvictionError::NotNow(failure.message.clone()),
+        _ => EvictionError::Failed(write_error(failure)),
     }
 }
 
@@ -84,6 +75,8 @@ fn state(pod: &Pod) -> PodState {
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::status_store::WriteError;
+
     use super::*;
     use crate::tests::stub::{Answer, Stub, failure};
 
@@ -129,14 +122,18 @@ mod tests {
             assert_eq!(stub.requests(path), 1, "{what}");
             let is_expected = match what {
                 "done" => answer.is_ok(),
-                "missing" => answer == Err(EvictionError::Gone),
+                "missing" => answer == Err(EvictionError::Failed(WriteError::Outdated)),
                 "refused" => {
                     matches!(&answer, Err(EvictionError::NotNow(why)) if why.contains("budget"))
                 }
-                "denied" => {
-                    matches!(&answer, Err(EvictionError::Denied(why)) if why.contains("no right"))
-                }
-                _ => matches!(&answer, Err(EvictionError::NoAnswer { .. })),
+                "denied" => matches!(
+                    &answer,
+                    Err(EvictionError::Failed(WriteError::Denied(why))) if why.contains("no right")
+                ),
+                _ => matches!(
+                    &answer,
+                    Err(EvictionError::Failed(WriteError::NoAnswer { .. }))
+                ),
             };
             assert!(is_expected, "{what}: {answer:?}");
         }

@@ -18,7 +18,7 @@ fn locking(gpus: usize) -> Bench {
         played.nodes.lock().unwrap().insert(node.to_owned(), seen);
     }
     let cluster = Arc::clone(&played) as _;
-    let scheduler = Scheduler::new(cluster, Arc::default()).locking_nodes();
+    let scheduler = Scheduler::new(cluster, Arc::default(), true);
     Bench::of(played, scheduler)
 }
 
@@ -187,7 +187,7 @@ async fn what_nobody_can_read_locks_nothing() {
 async fn two_extenders_never_have_a_node_locked_for_two_pods() {
     let bench = locking(2);
     let cluster = Arc::clone(&bench.played) as _;
-    let other = Scheduler::new(cluster, Arc::default()).locking_nodes();
+    let other = Scheduler::new(cluster, Arc::default(), true);
     let other = Bench::of(Arc::clone(&bench.played), other);
     let first = pod("first", ONE);
     assert_eq!(bench.schedules(&first, "a").await, "");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
-use leafhost_core::scheduling::{ALLOCATED, Cluster, NodeSeen, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{BindingArgs, Cluster, Given, NodeSeen, Pod, PodError, PodKey};
 
 /// Outcome of a Binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Ends {
 pub struct Played {
     pub instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
     pub pods: Mutex<BTreeMap<PodKey, Pod>>,
-    pub binds: Mutex<Vec<BTreeMap<String, String>>>,
+    pub binds: Mutex<Vec<Given>>,
     pub ends: Mutex<Ends>,
     pub tried: Mutex<Vec<PodKey>>,
     pub told: Mutex<Vec<String>>,
@@ -90,13 +90,7 @@ impl Cluster for Played {
         Ok(self.pods.lock().unwrap().get(key).cloned())
     }
 
-    async fn bind(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        node: &str,
-        annotations: BTreeMap<String, String>,
-    ) -> Result<(), PodError> {
+    async fn bind(&self, target: &BindingArgs, given: &Given) -> Result<(), PodError> {
         let ends = *self.ends.lock().unwrap();
         if ends == Ends::Refused {
             return Err(PodError::Failed("it is bound already".to_owned()));
@@ -105,28 +99,20 @@ impl Cluster for Played {
             return Err(PodError::Unknown("no answer".to_owned()));
         }
         let mut pods = self.pods.lock().unwrap();
-        let found = pods.get_mut(pod).filter(|found| found.uid == uid);
+        let found = pods.get_mut(&target.key());
+        let found = found.filter(|found| found.uid == target.uid);
         let found = found.ok_or(PodError::Failed("the pod is gone".to_owned()))?;
-        found.node = node.to_owned();
+        found.node.clone_from(&target.node);
         found.bound_at = "2026-11-26T12:00:00Z".to_owned();
-        let allocated = annotations
-            .get(ALLOCATED)
-            .map(|text| serde_json::from_str(text));
-        found.allocated = allocated.unwrap().unwrap();
-        self.binds.lock().unwrap().push(annotations);
+        found.allocated = given.clone();
+        self.binds.lock().unwrap().push(given.clone());
         match ends {
             Ends::Unheard => Err(PodError::Unknown("no answer".to_owned())),
             _ => Ok(()),
         }
     }
 
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        _uid: &str,
-        _name: &str,
-        _value: &str,
-    ) -> Result<(), PodError> {
+    async fn try_again(&self, pod: &PodKey, _uid: &str) -> Result<(), PodError> {
         self.tried.lock().unwrap().push(pod.clone());
         Ok(())
     }
@@ -152,7 +138,7 @@ impl Cluster for Played {
         Ok(Some(found.clone()))
     }
 
-    async fn record_event(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {
+    async fn record_event(&self, _pod: &BindingArgs, reason: &str, message: &str, _: bool) {
         self.told
             .lock()
             .unwrap()
