@@ -415,9 +415,6 @@ pub enum StoreError {
         message: String,
         /// Delay before the next attempt, if the store asks for one.
         retry_after: Option<Duration>,
-        /// Underlying error.
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leafhost_core::instance::InstanceKey;
-use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, Written};
+use leafhost_core::ports::{
+    Change, InstanceSet, InstanceStore, SourceProblem, StoreError, Written,
+};
 use tokio::sync::{Mutex, watch};
 
 use crate::blocking::blocking;
@@ -106,8 +108,12 @@ impl Writer {
                 .send_replace(Arc::new(InstanceSet::read(instances)));
         }
         for (key, result) in &mut results {
-            if let (Ok(_), Some(failure)) = (&result, failed.get(key)) {
-                *result = Err(failure.for_key(key));
+            if let (Ok(_), Some(message)) = (&result, failed.get(key)) {
+                *result = Err(StoreError::Unavailable {
+                    key: key.clone(),
+                    message: message.clone(),
+                    retry_after: None,
+                });
             }
         }
         results.into_iter().map(|(_, result)| result).collect()
