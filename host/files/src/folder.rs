@@ -22,12 +22,9 @@ use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
 mod scan;
 pub mod stray;
+use scan::Scan;
 pub use scan::{Kind, Rules, fetch};
-use scan::{Read, Scan};
 use stray::Stray;
-
-/// Maximum number of unreadable files that are reported.
-const MAX_NAMED: usize = 20;
 
 /// Content of a file.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,8 +74,8 @@ impl Snapshot {
         let mut scan = Scan::of(path, rules);
         scan.limit(rules);
         let content = |(name, stamp): (&String, &Stamp)| {
-            let read = scan::read(path, name, rules.kind(name)?, *stamp);
-            Some((name.clone(), read.content()?))
+            let content = scan::read(path, name, rules.kind(name)?, *stamp)?;
+            Some((name.clone(), content))
         };
         Self {
             complete: true,
@@ -161,7 +158,6 @@ impl Folder {
         let mut begun = false;
         let mut existed = false;
         let mut device = None;
-        let mut unreadable = BTreeMap::new();
         let mut beyond = BTreeSet::new();
         loop {
             let mut scan = self.scan(&mut events).await;
@@ -184,15 +180,8 @@ impl Folder {
             }
             if scan.readable {
                 let settled = settling.take(now);
-                unreadable.retain(|name, _| scan.found.contains_key(name));
-                self.read(
-                    settled,
-                    &scan,
-                    &mut settling,
-                    &mut snapshot,
-                    &mut unreadable,
-                )
-                .await;
+                self.read(settled, &scan, &mut settling, &mut snapshot)
+                    .await;
                 snapshot.set_beyond(&beyond, &scan);
                 beyond = scan.beyond;
             }
@@ -208,12 +197,6 @@ impl Folder {
             snapshot.problems = scan.problems;
             snapshot.stray = scan.stray;
             snapshot.problems.extend(events.problem().cloned());
-            let cannot = |(name, why)| {
-                format!("{name} cannot be read, its last content stays in use: {why}")
-            };
-            snapshot
-                .problems
-                .extend(unreadable.iter().take(MAX_NAMED).map(cannot));
             let complete_at = *complete_at.get_or_insert(now + FILE_SETTLE);
             // A folder that cannot be scanned has no files that settle.
             let settles = settling.next().filter(|_| scan.readable);
@@ -263,7 +246,6 @@ impl Folder {
         scan: &Scan,
         settling: &mut Settling,
         snapshot: &mut Snapshot,
-        unreadable: &mut BTreeMap<String, String>,
     ) {
         for (name, settled) in settled {
             let (Settled::Stable, Some(stamp)) = (settled, scan.found.get(&name).copied()) else {
@@ -275,21 +257,16 @@ impl Folder {
             };
             let (path, file) = (self.path.clone(), name.clone());
             match blocking(move || scan::read(&path, &file, kind, stamp)).await {
-                Read::Changed => {
+                None => {
                     settling.changed_while_read(&name, Instant::now());
                     // The file exists, whatever its content.
                     snapshot.files.entry(name).or_insert(Content::Pending);
                 }
-                Read::Failed(why) => {
-                    settling.unreadable(&name, Instant::now());
-                    snapshot
-                        .files
-                        .entry(name.clone())
-                        .or_insert(Content::Pending);
-                    unreadable.insert(name, why);
-                }
-                Read::Content(content) => {
-                    unreadable.remove(&name);
+                Some(content) => {
+                    // What keeps it from being read may end without an event.
+                    if matches!(content, Content::Refused(_)) {
+                        settling.unreadable(&name, Instant::now());
+                    }
                     let held = snapshot.files.entry(name).or_insert(Content::Pending);
                     // Equal content keeps its allocation, so that comparing it costs nothing.
                     if *held != content {
