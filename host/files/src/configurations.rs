@@ -321,13 +321,7 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
         ("configmaps", &values.configmaps),
     ] {
         let folder = format!("{}/{name}", values.folder);
-        problems.extend(snapshot.problems_of(&folder));
-        problems.extend(snapshot.obstructed.map(|is| {
-            let message = format!(
-                "{is}; move away what has that name, and create a folder if values are to be read"
-            );
-            SourceProblem::new(folder, message)
-        }));
+        problems.extend(snapshot.problems_of(folder));
     }
     problems
 }

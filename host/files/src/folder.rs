@@ -58,8 +58,6 @@ pub struct Snapshot {
     pub complete: bool,
     /// True if the folder exists.
     pub exists: bool,
-    /// Description of a non-folder at the path, if there is one: `is not a folder`.
-    pub obstructed: Option<&'static str>,
     /// Files by name; in a nested folder by `SUBFOLDER/NAME`.
     pub files: BTreeMap<String, Content>,
     /// Problems of the folder as a whole.
@@ -80,7 +78,6 @@ impl Snapshot {
         Self {
             complete: true,
             exists: scan.exists,
-            obstructed: scan.obstructed,
             files: scan.found.iter().filter_map(content).collect(),
             problems: scan.problems,
             stray: scan.stray,
@@ -98,15 +95,10 @@ impl Snapshot {
 
     /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
-        let (is, create) = match self.obstructed {
-            _ if self.exists => return None,
-            None => ("is missing", "create it"),
-            Some(is) => (is, "move away what has that name, create it"),
-        };
         let message = format!(
-            "{is}; {create} and put {what} there, or leave it empty; until then accepted {what} stay in use"
+            "is missing; create it and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
-        Some(SourceProblem::new(path.display().to_string(), message))
+        (!self.exists).then(|| SourceProblem::new(path.display().to_string(), message))
     }
 
     /// Marks the files beyond the limit as pending: they exist, but are not read. `before` has those of the last scan.
@@ -193,7 +185,6 @@ impl Folder {
             }
             existed |= scan.exists;
             snapshot.exists = scan.exists;
-            snapshot.obstructed = scan.obstructed;
             snapshot.problems = scan.problems;
             snapshot.stray = scan.stray;
             snapshot.problems.extend(events.problem().cloned());

@@ -111,8 +111,6 @@ fn is_printable(name: &str) -> bool {
 pub struct Scan {
     /// True if the folder exists.
     pub exists: bool,
-    /// Description of a non-folder at the path, if there is one: `is not a folder`.
-    pub obstructed: Option<&'static str>,
     /// True if the folder could be read; a missing folder counts as empty.
     pub readable: bool,
     /// File system of the folder.
@@ -140,15 +138,7 @@ impl Scan {
         };
         let entries = match entries(path) {
             Ok(entries) => entries,
-            Err(error) if is_missing(&error) => {
-                if error.kind() == io::ErrorKind::NotADirectory {
-                    scan.obstructed = Some(match fs::metadata(path) {
-                        Ok(_) => "is not a folder",
-                        Err(_) => "cannot be there, since a part of its path is not a folder",
-                    });
-                }
-                return scan;
-            }
+            Err(error) if is_missing(&error) => return scan,
             Err(error) => {
                 scan.exists = true;
                 scan.readable = false;
