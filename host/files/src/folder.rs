@@ -213,7 +213,6 @@ impl Folder {
 
     /// Scans the folder once all of it is watched.
     async fn scan(&self, events: &mut FolderEvents) -> Scan {
-        events.refresh();
         loop {
             let (path, rules) = (self.path.clone(), self.rules.clone());
             let (scan, parent) = blocking(move || {

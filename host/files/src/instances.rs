@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leafhost_core::instance::InstanceKey;
+use leafhost_core::instance_view::version;
 use leafhost_core::ports::{
     Change, InstanceSet, InstanceStore, SourceProblem, StoreError, Written,
 };
@@ -47,7 +48,7 @@ impl FileInstances {
         .await;
         let (set, problems) = stored?;
         let versions = set.instances.values();
-        let version = versions.map(|instance| batch::version(instance)).max();
+        let version = versions.map(|instance| version(instance)).max();
         let (sender, set) = watch::channel(Arc::new(set));
         let writer = Writer {
             folder,
