@@ -300,9 +300,8 @@ impl InstanceSet {
     pub fn read(instances: BTreeMap<InstanceKey, Arc<Instance>>) -> Self {
         Self {
             complete: true,
-            remembered: false,
-            interrupted: None,
             instances,
+            ..Self::default()
         }
     }
 
