@@ -185,12 +185,17 @@ pub fn cdi_name(configuration: &str, hash: &str) -> String {
     format!("{GROUP}/{configuration}={hash}")
 }
 
-/// Returns a name as a label value: unchanged up to 63 bytes, otherwise its beginning and a digest.
+/// Returns a name as a label value, which has at most 63 bytes.
 pub fn label_value(name: &str) -> String {
-    if name.len() <= 63 {
+    shortened(name, 63)
+}
+
+/// Returns a name unchanged up to `most` bytes, otherwise its beginning and a digest.
+pub fn shortened(name: &str, most: usize) -> String {
+    if name.len() <= most {
         return name.to_owned();
     }
-    let head: String = name.chars().take(46).collect();
+    let head: String = name.chars().take(most.saturating_sub(17)).collect();
     format!("{}-{}", head.trim_end_matches(['-', '.']), digest(name))
 }
 
