@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 mod fields;
 mod scalars;
-use fields::Unknown;
 
 /// Namespace of the uids: a Configuration of one namespace and name has one uid on every machine.
 const UIDS: Uuid = Uuid::from_u128(0x6c65_6166_686f_7374_2d63_6f6e_6669_6773);
@@ -293,12 +292,11 @@ fn parse(text: &str) -> Parsed {
         mistakes
     });
     ignored.extend(values);
-    let unknown = unknown.iter().map(Unknown::warning);
     Parsed {
         configuration,
         key,
         is_whole: true,
-        without_effect: located(unknown.chain(ignored), &document),
+        without_effect: located(unknown.into_iter().chain(ignored), &document),
     }
 }
 
@@ -325,11 +323,11 @@ fn is_nested(message: &str) -> bool {
 fn read_manifest(
     value: &Value,
     document: &yaml::Document<'_>,
-    unknown: &mut Vec<Unknown>,
+    unknown: &mut Vec<FieldProblem>,
 ) -> Result<Manifest, Vec<Mistake>> {
     let mut track = serde_path_to_error::Track::new();
     let reader = serde_path_to_error::Deserializer::new(Strict(value), &mut track);
-    serde_ignored::deserialize(reader, |path| unknown.extend(Unknown::new(&path))).map_err(
+    serde_ignored::deserialize(reader, |path| unknown.extend(fields::warning(&path))).map_err(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());
             if mistake.path == DETAILS && is_nested(&mistake.message) {
