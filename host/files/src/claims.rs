@@ -60,22 +60,17 @@ fn read(path: &Path) -> Result<Record, String> {
 
 fn all(folder: &Path) -> io::Result<Records> {
     let (mut records, mut unreadable) = Records::default();
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::default()),
-        entries => entries?,
-    };
-    // Removes temporary files.
-    drop(atomic::open(folder));
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(uid) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else {
+    if !folder.try_exists()? {
+        return Ok((records, unreadable));
+    }
+    for name in atomic::open(folder)? {
+        let Some(uid) = name.strip_suffix(SUFFIX) else {
             continue;
         };
-        match read(&entry.path()) {
+        let path = folder.join(&name);
+        match read(&path) {
             Ok(record) => drop(records.insert(uid.to_owned(), record)),
             Err(why) => {
-                let path = entry.path();
                 tracing::warn!(path = %path.display(), why, "cannot read the record of a claim");
                 unreadable.insert(uid.to_owned(), why);
             }
