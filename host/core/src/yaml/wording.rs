@@ -1,16 +1,8 @@
 //! Rewords the messages of the JSON and YAML readers for the author of the text. Pure.
 
 /// Words of Rust that no operator should read.
-const RUST: [&str; 9] = [
-    "struct",
-    "enum",
-    "variant",
-    "tuple",
-    "newtype",
-    "unit",
-    "Option",
-    "sequence",
-    "identifier",
+const RUST: [&str; 7] = [
+    "struct", "enum", "variant", "tuple", "newtype", "unit", "sequence",
 ];
 
 /// Returns the message of a JSON reader in the words of YAML.
@@ -73,7 +65,8 @@ pub fn reworded(message: &str) -> String {
         "IntOrString" => "a whole number or text",
         "Quantity" => "a quantity, such as \"500m\"",
         "Time" | "MicroTime" => "a time, such as \"2026-01-31T12:00:00Z\"",
-        other if other.starts_with("struct ") || is_type_name(other) => "a map",
+        // Kubernetes types state their names as expectations, such as `PodSpec`.
+        other if other.starts_with("struct ") || other.starts_with(char::is_uppercase) => "a map",
         other if has_rust(other) => "of another type",
         other => other,
     };
@@ -88,8 +81,6 @@ fn first_name(rest: &str) -> &str {
 /// Returns the wording for the number type `kind`, with its bounds if the number `found` is outside them; `None` for other types.
 fn numbers(kind: &str, found: &str) -> Option<String> {
     let (least, most): (i128, i128) = match kind {
-        "i8" => (i8::MIN.into(), i8::MAX.into()),
-        "i16" => (i16::MIN.into(), i16::MAX.into()),
         "i32" => (i32::MIN.into(), i32::MAX.into()),
         "i64" | "isize" => (i64::MIN.into(), i64::MAX.into()),
         "u8" => (0, u8::MAX.into()),
@@ -105,17 +96,6 @@ fn numbers(kind: &str, found: &str) -> Option<String> {
     }
     let from = if least == 0 { " from 0" } else { "" };
     Some(format!("a whole number{from}"))
-}
-
-/// Returns true if the text looks like the name of a type, such as `Pod`: Kubernetes types state their names as expectations.
-fn is_type_name(text: &str) -> bool {
-    let begins = text.starts_with(|first: char| first.is_ascii_uppercase());
-    let lower = text.contains(|character: char| character.is_ascii_lowercase());
-    begins
-        && lower
-        && text
-            .chars()
-            .all(|character| character.is_ascii_alphanumeric())
 }
 
 fn has_rust(text: &str) -> bool {
