@@ -6,7 +6,6 @@ use std::fmt;
 
 use blake2::digest::consts::{U3, U5, U8};
 use blake2::{Blake2b, Digest};
-use serde::Serialize;
 
 /// API group and version of Configurations and Instances.
 pub const API_VERSION: &str = "akri.sh/v0";
@@ -74,12 +73,6 @@ impl ConfigurationKey {
 impl fmt::Display for ConfigurationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl Serialize for ConfigurationKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

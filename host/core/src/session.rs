@@ -81,8 +81,7 @@ pub struct Report {
 }
 
 /// Cost of a call.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallStats {
     /// Reasons for the call: `first`, `timer`, `udev`, ….
     pub events: Vec<&'static str>,
