@@ -14,6 +14,7 @@ use leafhost_core::names::is_node_name;
 
 use crate::blocking::blocking;
 use crate::regular;
+use crate::state::fail;
 use leafhost_disk::atomic;
 
 /// Name of the folder in the state folder.
@@ -34,12 +35,6 @@ impl FileClaimRecords {
     pub fn new(state_dir: &Path) -> Self {
         let folder = state_dir.join(FOLDER);
         Self { folder }
-    }
-
-    fn describe(&self, name: &str, error: &io::Error) -> String {
-        let path = self.folder.join(name);
-        let remedy = atomic::remedy(error);
-        format!("cannot write {}: {remedy} ({error})", path.display())
     }
 }
 
@@ -98,7 +93,8 @@ impl ClaimRecords for FileClaimRecords {
                 .create(&folder)?;
             atomic::write(&folder, &file, &bytes)
         });
-        written.await.map_err(|error| self.describe(&name, &error))
+        let failed = |error| fail("write", &self.folder.join(&name))(error).to_string();
+        written.await.map_err(failed)
     }
 
     async fn remove(&self, uid: &str) -> Result<(), String> {
@@ -108,7 +104,8 @@ impl ClaimRecords for FileClaimRecords {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         });
-        removed.await.map_err(|error| self.describe(&name, &error))
+        let failed = |error| fail("remove", &self.folder.join(&name))(error).to_string();
+        removed.await.map_err(failed)
     }
 }
 
