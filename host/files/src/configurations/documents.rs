@@ -308,10 +308,14 @@ fn read_header(value: &Value, document: &yaml::Document<'_>) -> Result<(), Vec<M
             "is not a Configuration (first line: apiVersion: akri.sh/v0)",
         );
     }
-    let kind = value.get("kind").and_then(Value::as_str);
-    match kind.and_then(foreign_kind) {
-        Some(message) => fail("kind", &message),
-        None => Ok(()),
+    match value.get("kind").and_then(Value::as_str) {
+        None | Some("Configuration") => Ok(()),
+        Some(kind) => {
+            let message = format!(
+                "is {kind:?}, must be \"Configuration\"; write the items of a list as documents of their own, with a line '---' between them, and the keys of Secrets and ConfigMaps into files secrets/NAME/KEY and configmaps/NAME/KEY next to the folder"
+            );
+            fail("kind", &message)
+        }
     }
 }
 
@@ -352,26 +356,6 @@ fn located(
         message: field.message,
     };
     fields.into_iter().enumerate().map(at).collect()
-}
-
-fn foreign_kind(kind: &str) -> Option<String> {
-    match kind {
-        "Configuration" => None,
-        "Secret" | "ConfigMap" => Some(format!(
-            "is {kind:?}, and only Configurations belong here; its keys go into files {}/NAME/KEY next to the folder",
-            if kind == "Secret" {
-                "secrets"
-            } else {
-                "configmaps"
-            }
-        )),
-        _ if kind.ends_with("List") => Some(format!(
-            "is {kind:?}; write its items as documents of their own, with a line '---' between them"
-        )),
-        _ => Some(format!(
-            "is {kind:?}, must be \"Configuration\": nothing else belongs here"
-        )),
-    }
 }
 
 /// Returns the key of the Configuration in a document.
