@@ -57,7 +57,7 @@ impl Attempt {
         if error.transient {
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
         }
-        backoff::is_logged(self.failures.into())
+        self.failures.is_power_of_two()
     }
 
     /// Resets the failures after a successful load.
