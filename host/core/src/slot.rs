@@ -12,7 +12,7 @@ pub enum DeviceUsage {
     #[strum(to_string = "")]
     Unused,
     /// Node, through the Instance's own resource.
-    #[strum(to_string = "{0}")]
+    #[strum(transparent)]
     Node(String),
     /// Node, through the Configuration's resource and one of its virtual devices.
     #[strum(to_string = "C:{device}:{node}")]
