@@ -114,14 +114,11 @@ impl Device {
         if let Some(problem) = id_problem(&self.id) {
             return Some(problem.to_owned());
         }
-        if self
-            .physical_id
-            .as_deref()
-            .is_some_and(|id| id.is_empty() || id.len() > 256 || id.contains(char::is_control))
-        {
-            return Some(
-                "physical-id must be 1 to 256 bytes without control characters".to_owned(),
-            );
+        let is_wrong =
+            |id: &String| !(1..=256).contains(&id.len()) || id.contains(char::is_control);
+        if self.physical_id.as_ref().is_some_and(is_wrong) {
+            let problem = "physical-id must be 1 to 256 bytes without control characters";
+            return Some(problem.to_owned());
         }
         if self.text() > MAX_TEXT {
             return Some(format!("has more than {MAX_TEXT} bytes of text"));

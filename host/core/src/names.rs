@@ -39,7 +39,7 @@ impl ConfigurationKey {
     /// Validates both parts: the namespace must be a DNS label, the name a DNS subdomain that leaves room for the
     /// `-<hash>` of an Instance.
     pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
-        if !is_dns_label(namespace) {
+        if namespace.len() > 63 || !is_dns_part(namespace) {
             return Err(InvalidName {
                 what: "namespace",
                 text: namespace.to_owned(),
@@ -104,10 +104,6 @@ pub fn is_property_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-}
-
-fn is_dns_label(text: &str) -> bool {
-    text.len() <= 63 && is_dns_part(text)
 }
 
 fn is_dns_subdomain(text: &str, longest: usize) -> bool {

@@ -154,9 +154,8 @@ impl Scan {
         let mut unprintable = Vec::new();
         for (name, is_folder) in entries {
             if !rules.nested {
-                let shown = name.to_str();
-                if let Some((shown, why)) =
-                    shown.and_then(|shown| Some((shown, rules.why_stray(shown, is_folder)?)))
+                if let Some(shown) = name.to_str()
+                    && let Some(why) = rules.why_stray(shown, is_folder)
                 {
                     scan.stray.add(shown, why);
                 }
