@@ -112,10 +112,8 @@ impl AgentState {
     /// Waits until the agent is ready: Configurations and handlers were read and the Instances written. Returns false if the agent ended
     /// before.
     pub async fn ready(&mut self) -> bool {
-        self.reconcile
-            .wait_for(|report| report.done_once)
-            .await
-            .is_ok()
+        let done = self.reconcile.wait_for(|report| report.done_once);
+        done.await.is_ok()
     }
 
     /// Returns the reason if the agent cannot claim any slot.
