@@ -2,20 +2,20 @@
 
 use std::io;
 
-use leafhost_grants::{Kind, Resolved};
+use leafhost_grants::Resolved;
 
-/// Links, with the paths and kinds of their targets.
-const LINKS: [(&str, &str, Kind); 10] = [
-    ("/dev/vfio/link", "/dev/sda", Kind::Node),
-    ("/dev/vfio/out", "/etc/shadow", Kind::File),
-    ("/dev/vfio/line", "/dev/vfio/a\nb", Kind::Node),
-    ("/dev/vfio/folder", "/dev/vfio/folder", Kind::Folder),
-    ("/srv/root", "/", Kind::Folder),
-    ("/srv/proc", "/proc/1/root", Kind::Folder),
-    ("/srv/dev", "/dev", Kind::Folder),
-    ("/srv/node", "/dev/sda", Kind::Node),
-    ("/srv/socket", "/srv/socket", Kind::Channel),
-    ("/r", "/", Kind::Folder),
+/// Links, with the paths of their targets, and true for device nodes.
+const LINKS: [(&str, &str, bool); 10] = [
+    ("/dev/vfio/link", "/dev/sda", true),
+    ("/dev/vfio/out", "/etc/shadow", false),
+    ("/dev/vfio/line", "/dev/vfio/a\nb", true),
+    ("/dev/vfio/folder", "/dev/vfio/folder", false),
+    ("/srv/root", "/", false),
+    ("/srv/proc", "/proc/1/root", false),
+    ("/srv/dev", "/dev", false),
+    ("/srv/node", "/dev/sda", true),
+    ("/srv/socket", "/srv/socket", false),
+    ("/r", "/", false),
 ];
 
 /// Resolves a path. `/srv/long…` resolves to a long path and `/gone…` to nothing; links resolve to their targets, other paths to themselves.
@@ -29,17 +29,17 @@ pub fn resolve(path: &str) -> io::Result<Resolved> {
     if path.starts_with("/srv/long") {
         return Ok(Resolved {
             path: format!("/srv/{}", "x".repeat(4_000)),
-            kind: Kind::Folder,
+            is_node: false,
         });
     }
     let link = LINKS.iter().find(|(link, ..)| *link == path);
-    let (path, kind) = match link {
-        Some((_, path, kind)) => (*path, *kind),
-        None if path.starts_with("/dev/") => (path, Kind::Node),
-        None => (path, Kind::Folder),
+    let (path, is_node) = match link {
+        Some((_, path, is_node)) => (*path, *is_node),
+        None if path.starts_with("/dev/") => (path, true),
+        None => (path, false),
     };
     Ok(Resolved {
         path: path.to_owned(),
-        kind,
+        is_node,
     })
 }

@@ -12,7 +12,7 @@ use leafhost_core::left_out::MAX_SHOWN;
 use leafhost_core::session::{Devices, Discovery, Property};
 use leafhost_core::text::is_unprintable;
 use leafhost_fuzz::{answer, machine, within};
-use leafhost_grants::{Bounds, Grants, Kind, Secrets};
+use leafhost_grants::{Bounds, Grants, Secrets};
 use leafhost_wasm::fuzzing;
 use libfuzzer_sys::fuzz_target;
 
@@ -162,7 +162,7 @@ fn check(device: &Device, grants: &Grants, udev_nodes: &BTreeSet<String>) {
             "{host}"
         );
         let there = machine::resolve(host).expect("a path that is there");
-        assert!(there.path == host && there.kind == Kind::Node, "{host}");
+        assert!(there.path == host && there.is_node, "{host}");
         assert!(
             node.container_path.starts_with("/dev/"),
             "{}",
@@ -181,7 +181,7 @@ fn check(device: &Device, grants: &Grants, udev_nodes: &BTreeSet<String>) {
         let host = mount.host_path.as_str();
         assert!(grants.devices.allows_mount(host, mount.read_only), "{host}");
         let there = machine::resolve(host).expect("a path that is there");
-        assert!(there.path == host && there.kind != Kind::Node, "{host}");
+        assert!(there.path == host && !there.is_node, "{host}");
         assert!(
             host != "/" && !within_any(host, &["/dev", "/proc", "/sys"]),
             "{host}"

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use leafhost_agent::{Agent, AgentConfig, Ports};
+use leafhost_agent::{Agent, AgentConfig, CdiReaders, Ports};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::Fault;
@@ -181,7 +181,21 @@ impl Running {
             ledger: simulation,
             claims: None,
         };
-        let mut agent = Agent::build(AgentConfig::new(&node, "1.0.0"), ports)?;
+        let config = AgentConfig {
+            node,
+            version: "1.0.0".to_owned(),
+            mode: "cluster".to_owned(),
+            cdi_dir: None,
+            cdi_readers: CdiReaders::Everybody,
+            kubelet: None,
+            handler_eviction: timeouts::HANDLER_EVICTION,
+            problems: Vec::new(),
+            listener: None,
+            socket: None,
+            metrics_listener: None,
+            lost_log_lines: || 0,
+        };
+        let mut agent = Agent::build(config, ports)?;
         agent.report_to(|reports, problem| report.keep(reports, problem));
         let shutdown = CancellationToken::new();
         Ok(Self {

@@ -13,7 +13,6 @@ use leafhost_core::ports::{
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::tasks::Tasks;
-use leafhost_core::timeouts;
 use leafhost_discovery::loader::LoaderTask;
 use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
 use leafhost_endpoint::{Listener, serve};
@@ -52,7 +51,7 @@ pub struct AgentConfig {
     pub cdi_readers: Readers,
     /// Kubelet of this machine, which need not run; `None` to offer it nothing.
     pub kubelet: Option<KubeletConfig>,
-    /// Time for which a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
+    /// Time for which a handler may be Offline before it is removed.
     pub handler_eviction: Duration,
     /// Problems of this machine, shown in the status document.
     pub problems: Vec<Problem>,
@@ -64,26 +63,6 @@ pub struct AgentConfig {
     pub metrics_listener: Option<TcpListener>,
     /// Counter of log lines that were dropped.
     pub lost_log_lines: fn() -> u64,
-}
-
-impl AgentConfig {
-    /// Creates a configuration in standalone mode with the default times, no CDI specs and no endpoint.
-    pub fn new(node: impl Into<String>, version: impl Into<String>) -> Self {
-        Self {
-            node: node.into(),
-            version: version.into(),
-            mode: "standalone".to_owned(),
-            cdi_dir: None,
-            cdi_readers: Readers::Everybody,
-            kubelet: None,
-            handler_eviction: timeouts::HANDLER_EVICTION,
-            problems: Vec::new(),
-            listener: None,
-            socket: None,
-            metrics_listener: None,
-            lost_log_lines: || 0,
-        }
-    }
 }
 
 /// Ports of the agent.

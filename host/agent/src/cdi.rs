@@ -98,11 +98,8 @@ impl CdiTask {
             let lock = match held.map_or_else(|| folder.lock(), Ok) {
                 Ok(lock) => Some(lock),
                 Err(error @ Error::InUse { .. }) => {
-                    let problems = vec![unwritten(None, &error)];
-                    let report = CdiReport {
-                        problems,
-                        ..CdiReport::default()
-                    };
+                    let mut report = CdiReport::default();
+                    report.problems.push(unwritten(None, &error));
                     return (report, true, None);
                 }
                 // If no lock can be created, nothing can be written either, and the pass reports that.

@@ -112,10 +112,8 @@ impl AgentState {
     /// Waits until the agent is ready: Configurations and handlers were read and the Instances written. Returns false if the agent ended
     /// before.
     pub async fn ready(&mut self) -> bool {
-        self.reconcile
-            .wait_for(|report| report.done_once)
-            .await
-            .is_ok()
+        let done = self.reconcile.wait_for(|report| report.done_once);
+        done.await.is_ok()
     }
 
     /// Returns the reason if the agent cannot claim any slot.
@@ -248,28 +246,25 @@ impl AgentState {
                 view.allocation = offer.view(key);
             }
         }
-        for problem in &problems {
+        let mut notes = Vec::new();
+        let problems = problems.iter().map(|problem| (problem, false));
+        let warnings = self.warnings();
+        let warnings = warnings.iter().map(|warning| (warning, true));
+        for (problem, is_warning) in problems.chain(warnings) {
             let list = match problem.subject() {
                 Subject::Configuration(key) => {
-                    &mut configurations
-                        .entry(key.clone())
-                        .or_insert_with(|| configuration_view(key))
-                        .problems
+                    let view = configurations.entry(key.clone());
+                    let view = view.or_insert_with(|| configuration_view(key));
+                    if is_warning {
+                        &mut view.warnings
+                    } else {
+                        &mut view.problems
+                    }
                 }
+                _ if is_warning => &mut notes,
                 _ => &mut general,
             };
             list.push(problem.into());
-        }
-        let mut notes = Vec::new();
-        for warning in &self.warnings() {
-            let list = match warning.subject() {
-                Subject::Configuration(key) => {
-                    let view = configurations.entry(key.clone());
-                    &mut view.or_insert_with(|| configuration_view(key)).warnings
-                }
-                _ => &mut notes,
-            };
-            list.push(warning.into());
         }
         let shown = |one: &Arc<Instance>| {
             let mut instance = Instance::clone(one);

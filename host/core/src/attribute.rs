@@ -33,10 +33,8 @@ pub type Capacities = BTreeMap<String, String>;
 ///
 /// The form is `[<DNS subdomain of at most 63 bytes>/]<C identifier of at most 32 bytes>`.
 pub fn name_problem(name: &str) -> Option<&'static str> {
-    let (domain, identifier) = match name.split_once('/') {
-        Some((domain, identifier)) => (Some(domain), identifier),
-        None => (None, name),
-    };
+    let (domain, identifier) = name.split_once('/').unzip();
+    let identifier = identifier.unwrap_or(name);
     if domain.is_some_and(|domain| domain.len() > 63 || !crate::names::is_node_name(domain)) {
         return Some("the part before '/' must be a DNS domain of at most 63 bytes");
     }

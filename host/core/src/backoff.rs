@@ -1,4 +1,4 @@
-//! Backoff: the delay after consecutive failures, and the choice of failures to log.
+//! Backoff: the delay after consecutive failures.
 
 use std::time::Duration;
 
@@ -25,11 +25,6 @@ pub fn doubled(first: Duration, failures: u32, longest: Duration) -> Duration {
     wait.map_or(longest, |wait| wait.min(longest))
 }
 
-/// Returns true if the `failures`-th consecutive failure is logged: its number must be a power of two.
-pub fn is_logged(failures: u64) -> bool {
-    failures.is_power_of_two()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,10 +45,5 @@ mod tests {
                 "{failures}: {wait}"
             );
         }
-    }
-
-    #[test]
-    fn a_thousand_failures_make_ten_lines() {
-        assert_eq!((1..=1000).filter(|&n| is_logged(n)).count(), 10);
     }
 }

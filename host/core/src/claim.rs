@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 pub mod ports;
 pub mod record;
@@ -59,15 +59,6 @@ pub struct Parameters {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Kind {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct DeviceParameters {
     #[serde(rename = "apiVersion")]
@@ -80,16 +71,13 @@ struct DeviceParameters {
 
 impl Parameters {
     /// Parses the parameters if they are for our driver; returns `None` for another driver. Fails with the reason and the remedy.
-    pub fn read(
-        driver: &str,
-        requests: &[String],
-        value: &serde_json::Value,
-    ) -> Result<Option<Self>, String> {
+    pub fn read(driver: &str, requests: &[String], value: &Value) -> Result<Option<Self>, String> {
         if driver != DRIVER {
             return Ok(None);
         }
-        let Kind { api_version, kind } = parsed(value)?;
-        if (&*api_version, &*kind) != PARAMETERS {
+        let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (api_version, kind) = (field("apiVersion"), field("kind"));
+        if value.is_object() && (api_version, kind) != PARAMETERS {
             return Err(format!(
                 "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
             ));
@@ -119,7 +107,7 @@ impl Parameters {
 }
 
 /// Deserializes parameters; the error names the field.
-fn parsed<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, String> {
+fn parsed(value: &Value) -> Result<DeviceParameters, String> {
     serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { "" } else { path.as_str() };

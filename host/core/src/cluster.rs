@@ -125,7 +125,7 @@ pub enum EvictionError {
     NotNow(String),
     /// Failed as other writes do. [`WriteError::Outdated`] means that no pod, or another pod, has the name.
     #[error(transparent)]
-    Failed(WriteError),
+    Failed(#[from] WriteError),
 }
 
 /// Watches of the cluster.

@@ -2,7 +2,7 @@
 //!
 //! Knows no grants: the code that reads the guest's answer checks whether a device node or mount may be handed out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -114,14 +114,11 @@ impl Device {
         if let Some(problem) = id_problem(&self.id) {
             return Some(problem.to_owned());
         }
-        if self
-            .physical_id
-            .as_deref()
-            .is_some_and(|id| id.is_empty() || id.len() > 256 || has_control(id))
-        {
-            return Some(
-                "physical-id must be 1 to 256 bytes without control characters".to_owned(),
-            );
+        let is_wrong =
+            |id: &String| !(1..=256).contains(&id.len()) || id.contains(char::is_control);
+        if self.physical_id.as_ref().is_some_and(is_wrong) {
+            let problem = "physical-id must be 1 to 256 bytes without control characters";
+            return Some(problem.to_owned());
         }
         if self.text() > MAX_TEXT {
             return Some(format!("has more than {MAX_TEXT} bytes of text"));
@@ -132,7 +129,7 @@ impl Device {
                     "property {name:?} must be letters, digits, _ and -, not beginning with a digit or -"
                 ));
             }
-            if has_control_within_lines(value) {
+            if value.contains(text::is_foreign_control) {
                 return Some(format!(
                     "property {name} has a control character other than tab, newline and carriage return in its value"
                 ));
@@ -233,7 +230,7 @@ pub fn id_problem(id: &str) -> Option<&'static str> {
         Some("id is empty")
     } else if id.len() > MAX_ID {
         Some("id is longer than 1,024 bytes")
-    } else if has_control(id) {
+    } else if id.contains(char::is_control) {
         Some("id has a control character")
     } else {
         None
@@ -246,7 +243,7 @@ pub fn path_problem(path: &str) -> Option<&'static str> {
     let Some(rest) = path.strip_prefix('/') else {
         return Some("is not absolute");
     };
-    if has_control(path) {
+    if path.contains(char::is_control) {
         Some("has a control character")
     } else if rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
         Some("has an empty part, '.' or '..'")
@@ -257,25 +254,9 @@ pub fn path_problem(path: &str) -> Option<&'static str> {
     }
 }
 
-fn has_control(text: &str) -> bool {
-    // Fast path: in ASCII text each byte is a character.
-    if text.is_ascii() {
-        text.bytes().any(|byte| byte.is_ascii_control())
-    } else {
-        text.chars().any(char::is_control)
-    }
-}
-
-/// Returns true if `text`, which may have several lines, has a control character other than tab, newline and carriage return.
-fn has_control_within_lines(text: &str) -> bool {
-    has_control(text) && text.chars().any(text::is_foreign_control)
-}
-
 fn is_permissions(text: &str) -> bool {
-    let distinct: BTreeSet<char> = text.chars().collect();
-    !text.is_empty()
-        && distinct.len() == text.len()
-        && distinct.iter().all(|c| matches!(c, 'r' | 'w' | 'm'))
+    let is_known = |c: char| matches!(c, 'r' | 'w' | 'm') && text.matches(c).count() == 1;
+    !text.is_empty() && text.chars().all(is_known)
 }
 
 #[cfg(test)]

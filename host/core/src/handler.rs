@@ -1,13 +1,10 @@
 //! Discovery handlers: description, registration and digest.
 
-use serde::Serialize;
-
 /// Maximum number of handlers loaded at a time: each needs one of the places for concurrent guests, and loading needs some of them, too.
 pub const MOST_HANDLERS: usize = 100;
 
 /// Description that a handler gives of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Name of the handler, its key in the registry.
     pub name: String,
@@ -63,7 +60,7 @@ impl Registration {
 }
 
 /// SHA-256 in lower-case hex: of the bytes of an uncompressed component, unless stated otherwise.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub String);
 
 impl Digest {

@@ -26,15 +26,11 @@ impl Scope {
     pub fn of(instance: &Instance) -> Option<Self> {
         let labels = &instance.metadata.labels;
         if labels.contains_key(NODE_LABEL) {
-            Some(Self::Local)
-        } else if labels
-            .get(SHARED_LABEL)
-            .is_some_and(|value| value == "true")
-        {
-            Some(Self::Shared)
-        } else {
-            None
+            return Some(Self::Local);
         }
+        let shared = labels.get(SHARED_LABEL);
+        let is_shared = shared.is_some_and(|value| value == "true");
+        is_shared.then_some(Self::Shared)
     }
 }
 

@@ -6,7 +6,6 @@ use std::fmt;
 
 use blake2::digest::consts::{U3, U5, U8};
 use blake2::{Blake2b, Digest};
-use serde::Serialize;
 
 /// API group and version of Configurations and Instances.
 pub const API_VERSION: &str = "akri.sh/v0";
@@ -40,7 +39,7 @@ impl ConfigurationKey {
     /// Validates both parts: the namespace must be a DNS label, the name a DNS subdomain that leaves room for the
     /// `-<hash>` of an Instance.
     pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
-        if !is_dns_label(namespace) {
+        if namespace.len() > 63 || !is_dns_part(namespace) {
             return Err(InvalidName {
                 what: "namespace",
                 text: namespace.to_owned(),
@@ -77,12 +76,6 @@ impl fmt::Display for ConfigurationKey {
     }
 }
 
-impl Serialize for ConfigurationKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// Returns true if `text` is a valid name of a discovery handler: 1 to 63 letters, digits, `-`, `_`, `.`, with a letter
 /// or digit at both ends. Case matters: `debugEcho` is Akri's.
 pub fn is_handler_name(text: &str) -> bool {
@@ -111,10 +104,6 @@ pub fn is_property_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-}
-
-fn is_dns_label(text: &str) -> bool {
-    text.len() <= 63 && is_dns_part(text)
 }
 
 fn is_dns_subdomain(text: &str, longest: usize) -> bool {
@@ -185,12 +174,17 @@ pub fn cdi_name(configuration: &str, hash: &str) -> String {
     format!("{GROUP}/{configuration}={hash}")
 }
 
-/// Returns a name as a label value: unchanged up to 63 bytes, otherwise its beginning and a digest.
+/// Returns a name as a label value, which has at most 63 bytes.
 pub fn label_value(name: &str) -> String {
-    if name.len() <= 63 {
+    shortened(name, 63)
+}
+
+/// Returns a name unchanged up to `most` bytes, otherwise its beginning and a digest.
+pub fn shortened(name: &str, most: usize) -> String {
+    if name.len() <= most {
         return name.to_owned();
     }
-    let head: String = name.chars().take(46).collect();
+    let head: String = name.chars().take(most.saturating_sub(17)).collect();
     format!("{}-{}", head.trim_end_matches(['-', '.']), digest(name))
 }
 

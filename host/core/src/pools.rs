@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::claim::ports::SliceFeatures;
 use crate::device::Health;
 use crate::instance::Instance;
-use crate::names::{ConfigurationKey, digest};
+use crate::names::{ConfigurationKey, shortened};
 use crate::ports::InstanceSet;
 use crate::slice_device::offered;
 use crate::slices::{Devices, MISSING, Reach, Taint, UNHEALTHY};
@@ -21,13 +21,7 @@ pub type Pools = BTreeMap<String, BTreeMap<Reach, Devices>>;
 
 /// Returns the name of the pool for the shared devices of a Configuration: `<namespace>/<configuration>`.
 pub fn pool_name(namespace: &str, configuration: &str) -> String {
-    let name = format!("{namespace}/{configuration}");
-    if name.len() <= MAX_NAME {
-        return name;
-    }
-    let head: String = name.chars().take(MAX_NAME - 17).collect();
-    let digest = digest(&name);
-    format!("{}-{digest}", head.trim_end_matches(['-', '.']))
+    shortened(&format!("{namespace}/{configuration}"), MAX_NAME)
 }
 
 /// Returns the pools of the Configurations in `wanted`, and the attributes and capacities that did not fit. A value of

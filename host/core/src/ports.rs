@@ -295,9 +295,8 @@ impl InstanceSet {
     pub fn read(instances: BTreeMap<InstanceKey, Arc<Instance>>) -> Self {
         Self {
             complete: true,
-            remembered: false,
-            interrupted: None,
             instances,
+            ..Self::default()
         }
     }
 
@@ -410,9 +409,6 @@ pub enum StoreError {
         message: String,
         /// Delay before the next attempt, if the store asks for one.
         retry_after: Option<Duration>,
-        /// Underlying error.
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Publishers pass these values on; text is created only for display.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -377,30 +376,22 @@ pub enum Problem {
 }
 
 /// Object that a problem affects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum Subject<'a> {
     /// Machine that the agent runs on.
     Node,
     /// Configuration.
+    #[strum(to_string = "Configuration {0}")]
     Configuration(&'a ConfigurationKey),
     /// Instance.
+    #[strum(to_string = "Instance {0}")]
     Instance(&'a InstanceKey),
     /// File, or object that operators write.
+    #[strum(to_string = "source {0}")]
     Source(&'a str),
     /// Resource that is offered to the kubelet.
+    #[strum(to_string = "resource {0}")]
     Resource(&'a str),
-}
-
-impl fmt::Display for Subject<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node => f.write_str("Node"),
-            Self::Configuration(key) => write!(f, "Configuration {key}"),
-            Self::Instance(key) => write!(f, "Instance {key}"),
-            Self::Source(source) => write!(f, "source {source}"),
-            Self::Resource(resource) => write!(f, "resource {resource}"),
-        }
-    }
 }
 
 impl Problem {

@@ -99,14 +99,10 @@ pub fn invalid_references(
 ) -> Vec<FieldProblem> {
     let own = configuration.key.namespace();
     let properties = configuration.properties.iter().enumerate();
+    let exists = |_: &Reference<'_>| Lookup::Value(Arc::default());
     let problems = properties.filter_map(|(index, property)| {
-        let from = property.value_from.as_ref()?;
-        let (field_of, message) = place(from, own, Some(namespaces)).err()?;
-        let (field, ..) = parts(from);
-        let path = format!(
-            "spec.discoveryHandler.discoveryProperties[{index}].valueFrom.{field}{field_of}"
-        );
-        Some(FieldProblem::new(path, message))
+        let path = format!("spec.discoveryHandler.discoveryProperties[{index}]");
+        one(property, &path, own, Some(namespaces), exists).err()
     });
     problems.collect()
 }

@@ -1,17 +1,21 @@
 //! Slots: the shares of an Instance, and the holder of each.
 
-use std::fmt;
 use std::str::FromStr;
 
+use crate::names::is_node_name;
+
 /// Holder of a slot: a value of `Instance.spec.deviceUsage`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum DeviceUsage {
     /// No holder; equivalent to an absent key.
     #[default]
+    #[strum(to_string = "")]
     Unused,
     /// Node, through the Instance's own resource.
+    #[strum(transparent)]
     Node(String),
     /// Node, through the Configuration's resource and one of its virtual devices.
+    #[strum(to_string = "C:{device}:{node}")]
     Configuration {
         /// Id of the virtual device: `<configuration>-<n>`, or just `n` in older objects; a DNS subdomain.
         device: String,
@@ -19,6 +23,7 @@ pub enum DeviceUsage {
         node: String,
     },
     /// Resource claim whose pods run on the node.
+    #[strum(to_string = "R:{namespace}:{name}:{uid}:{node}")]
     Claim {
         /// Namespace of the claim.
         namespace: String,
@@ -30,6 +35,7 @@ pub enum DeviceUsage {
         node: String,
     },
     /// Pod for which a scheduler has chosen the device.
+    #[strum(to_string = "P:{uid}:{node}")]
     Pod {
         /// Uid of the pod.
         uid: String,
@@ -86,10 +92,10 @@ impl DeviceUsage {
 
     /// Returns true if both usages are of the same claim, even on different nodes.
     pub fn is_of_claim(&self, other: &Self) -> bool {
-        let (Self::Claim { uid, .. }, Self::Claim { uid: same, .. }) = (self, other) else {
-            return false;
-        };
-        uid == same && self.consumer() == other.consumer()
+        match (self, other) {
+            (Self::Claim { uid: own, .. }, Self::Claim { uid, .. }) => own == uid,
+            _ => false,
+        }
     }
 }
 
@@ -111,24 +117,21 @@ impl FromStr for DeviceUsage {
             return Ok(Self::Unused);
         }
         match text.split(':').collect::<Vec<_>>().as_slice() {
-            [node] if crate::names::is_node_name(node) => Ok(Self::Node((*node).to_owned())),
-            ["C", device, node]
-                if crate::names::is_node_name(device) && crate::names::is_node_name(node) =>
-            {
+            [node] if is_node_name(node) => Ok(Self::Node((*node).to_owned())),
+            ["C", device, node] if is_node_name(device) && is_node_name(node) => {
                 Ok(Self::Configuration {
                     device: (*device).to_owned(),
                     node: (*node).to_owned(),
                 })
             }
-            ["P", uid, node]
-                if crate::names::is_node_name(uid) && crate::names::is_node_name(node) =>
-            {
+            ["P", uid, node] if is_node_name(uid) && is_node_name(node) => {
                 Ok(Self::of_pod(uid, node))
             }
-            ["R", parts @ ..] if parts.iter().all(|part| crate::names::is_node_name(part)) => {
-                let [namespace, name, uid, node] = parts else {
-                    return Err(InvalidUsage(text.to_owned()));
-                };
+            ["R", namespace, name, uid, node]
+                if [namespace, name, uid, node]
+                    .iter()
+                    .all(|part| is_node_name(part)) =>
+            {
                 Ok(Self::Claim {
                     namespace: (*namespace).to_owned(),
                     name: (*name).to_owned(),
@@ -137,23 +140,6 @@ impl FromStr for DeviceUsage {
                 })
             }
             _ => Err(InvalidUsage(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for DeviceUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unused => Ok(()),
-            Self::Node(node) => f.write_str(node),
-            Self::Configuration { device, node } => write!(f, "C:{device}:{node}"),
-            Self::Claim {
-                namespace,
-                name,
-                uid,
-                node,
-            } => write!(f, "R:{namespace}:{name}:{uid}:{node}"),
-            Self::Pod { uid, node } => write!(f, "P:{uid}:{node}"),
         }
     }
 }

@@ -65,10 +65,8 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
 /// Reads all documents of a text as JSON, without fields that have no value.
 pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
     let all: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options(text));
-    match all {
-        Ok(all) => Ok(all.iter().map(Node::value).collect()),
-        Err(error) => Err(syntax(text, &error)),
-    }
+    all.map(|all| all.iter().map(Node::value).collect())
+        .map_err(|error| syntax(text, &error))
 }
 
 /// Returns the mistake of the first line whose content begins with a no-break space, or that has one after the colon of its field: it looks like

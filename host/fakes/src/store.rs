@@ -209,7 +209,6 @@ impl Store {
                 key,
                 message: "the folder is read-only; make it writable".to_owned(),
                 retry_after: None,
-                source: None,
             });
         }
         if takes(&self.conflicts) {
@@ -296,7 +295,6 @@ impl Store {
                 key,
                 message: "the server is busy".to_owned(),
                 retry_after: Some(Duration::from_secs(1)),
-                source: None,
             });
         }
         if fate < trouble.lost + trouble.busy + trouble.slow {

@@ -14,6 +14,7 @@ use leafhost_core::names::is_node_name;
 
 use crate::blocking::blocking;
 use crate::regular;
+use crate::state::fail;
 use leafhost_disk::atomic;
 
 /// Name of the folder in the state folder.
@@ -35,12 +36,6 @@ impl FileClaimRecords {
         let folder = state_dir.join(FOLDER);
         Self { folder }
     }
-
-    fn describe(&self, name: &str, error: &io::Error) -> String {
-        let path = self.folder.join(name);
-        let remedy = atomic::remedy(error);
-        format!("cannot write {}: {remedy} ({error})", path.display())
-    }
 }
 
 /// Returns the name of a claim's file. A uid comes from the network and is not a path.
@@ -60,22 +55,17 @@ fn read(path: &Path) -> Result<Record, String> {
 
 fn all(folder: &Path) -> io::Result<Records> {
     let (mut records, mut unreadable) = Records::default();
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::default()),
-        entries => entries?,
-    };
-    // Removes temporary files.
-    drop(atomic::open(folder));
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(uid) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else {
+    if !folder.try_exists()? {
+        return Ok((records, unreadable));
+    }
+    for name in atomic::open(folder)? {
+        let Some(uid) = name.strip_suffix(SUFFIX) else {
             continue;
         };
-        match read(&entry.path()) {
+        let path = folder.join(&name);
+        match read(&path) {
             Ok(record) => drop(records.insert(uid.to_owned(), record)),
             Err(why) => {
-                let path = entry.path();
                 tracing::warn!(path = %path.display(), why, "cannot read the record of a claim");
                 unreadable.insert(uid.to_owned(), why);
             }
@@ -103,7 +93,8 @@ impl ClaimRecords for FileClaimRecords {
                 .create(&folder)?;
             atomic::write(&folder, &file, &bytes)
         });
-        written.await.map_err(|error| self.describe(&name, &error))
+        let failed = |error| fail("write", &self.folder.join(&name))(error).to_string();
+        written.await.map_err(failed)
     }
 
     async fn remove(&self, uid: &str) -> Result<(), String> {
@@ -113,7 +104,8 @@ impl ClaimRecords for FileClaimRecords {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         });
-        removed.await.map_err(|error| self.describe(&name, &error))
+        let failed = |error| fail("remove", &self.folder.join(&name))(error).to_string();
+        removed.await.map_err(failed)
     }
 }
 

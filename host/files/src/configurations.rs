@@ -89,11 +89,11 @@ pub async fn watch(
         let path = folder.join(name);
         folder::watch(path, rules, "folder of Configurations", tasks)
     };
-    let folders = Folders {
-        configurations: watched("configurations", RULES),
-        secrets: watched("secrets", properties::SECRETS),
-        configmaps: watched("configmaps", properties::RULES),
-    };
+    let folders = [
+        watched("configurations", RULES),
+        watched("secrets", properties::SECRETS),
+        watched("configmaps", properties::RULES),
+    ];
     let (sender, set) = watch::channel(Arc::default());
     let following = follow(folder, folders, path, memory, sender);
     tasks.add_loop("Configurations", following);
@@ -124,15 +124,9 @@ pub fn check_folder(folder: &Path) -> Reading {
     }
 }
 
-struct Folders {
-    configurations: watch::Receiver<Arc<Snapshot>>,
-    secrets: watch::Receiver<Arc<Snapshot>>,
-    configmaps: watch::Receiver<Arc<Snapshot>>,
-}
-
 async fn follow(
     folder: PathBuf,
-    mut folders: Folders,
+    [mut configurations, mut secrets, mut configmaps]: [watch::Receiver<Arc<Snapshot>>; 3],
     kept_folder: PathBuf,
     mut memory: Memory,
     set: watch::Sender<Arc<ConfigurationSet>>,
@@ -141,13 +135,13 @@ async fn follow(
     let shown = folder.display().to_string();
     let mut stored = memory.kept.clone();
     loop {
-        let snapshot = folders.configurations.borrow_and_update().clone();
+        let snapshot = configurations.borrow_and_update().clone();
         let values = Values {
             folder: shown.clone(),
-            secrets: folders.secrets.borrow_and_update().clone(),
-            configmaps: folders.configmaps.borrow_and_update().clone(),
+            secrets: secrets.borrow_and_update().clone(),
+            configmaps: configmaps.borrow_and_update().clone(),
         };
-        if snapshot.complete && values.secrets.complete && values.configmaps.complete {
+        let next = if snapshot.complete && values.secrets.complete && values.configmaps.complete {
             let (path, kept_folder) = (path.clone(), kept_folder.clone());
             let next;
             (next, memory, stored) = blocking(move || {
@@ -158,18 +152,18 @@ async fn follow(
                 (next, memory, stored)
             })
             .await;
-            publish(&set, Arc::new(next));
+            next
         } else {
-            let next = ConfigurationSet {
+            ConfigurationSet {
                 problems: folder_problems(&path, &snapshot, &values),
                 ..ConfigurationSet::default()
-            };
-            publish(&set, Arc::new(next));
-        }
+            }
+        };
+        publish(&set, Arc::new(next));
         let changed = tokio::select! {
-            changed = folders.configurations.changed() => changed,
-            changed = folders.secrets.changed() => changed,
-            changed = folders.configmaps.changed() => changed,
+            changed = configurations.changed() => changed,
+            changed = secrets.changed() => changed,
+            changed = configmaps.changed() => changed,
             () = tokio::time::sleep(FOLDER_BACKSTOP), if stored != memory.kept => Ok(()),
         };
         if changed.is_err() {
@@ -321,13 +315,7 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
         ("configmaps", &values.configmaps),
     ] {
         let folder = format!("{}/{name}", values.folder);
-        problems.extend(snapshot.problems_of(&folder));
-        problems.extend(snapshot.obstructed.map(|is| {
-            let message = format!(
-                "{is}; move away what has that name, and create a folder if values are to be read"
-            );
-            SourceProblem::new(folder, message)
-        }));
+        problems.extend(snapshot.problems_of(folder));
     }
     problems
 }

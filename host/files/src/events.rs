@@ -101,13 +101,6 @@ impl FolderEvents {
         true
     }
 
-    /// Watches the folders again if the last event or [`FolderEvents::set_stale`] makes that necessary.
-    pub fn refresh(&mut self) {
-        if self.stale {
-            self.watch(self.watched.clone());
-        }
-    }
-
     /// Records that a path may lead to another folder than before.
     pub fn set_stale(&mut self) {
         self.stale = true;

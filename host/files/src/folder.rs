@@ -22,12 +22,9 @@ use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
 mod scan;
 pub mod stray;
+use scan::Scan;
 pub use scan::{Kind, Rules, fetch};
-use scan::{Read, Scan};
 use stray::Stray;
-
-/// Maximum number of unreadable files that are reported.
-const MAX_NAMED: usize = 20;
 
 /// Content of a file.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,8 +58,6 @@ pub struct Snapshot {
     pub complete: bool,
     /// True if the folder exists.
     pub exists: bool,
-    /// Description of a non-folder at the path, if there is one: `is not a folder`.
-    pub obstructed: Option<&'static str>,
     /// Files by name; in a nested folder by `SUBFOLDER/NAME`.
     pub files: BTreeMap<String, Content>,
     /// Problems of the folder as a whole.
@@ -77,13 +72,12 @@ impl Snapshot {
         let mut scan = Scan::of(path, rules);
         scan.limit(rules);
         let content = |(name, stamp): (&String, &Stamp)| {
-            let read = scan::read(path, name, rules.kind(name)?, *stamp);
-            Some((name.clone(), read.content()?))
+            let content = scan::read(path, name, rules.kind(name)?, *stamp)?;
+            Some((name.clone(), content))
         };
         Self {
             complete: true,
             exists: scan.exists,
-            obstructed: scan.obstructed,
             files: scan.found.iter().filter_map(content).collect(),
             problems: scan.problems,
             stray: scan.stray,
@@ -101,15 +95,10 @@ impl Snapshot {
 
     /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
-        let (is, create) = match self.obstructed {
-            _ if self.exists => return None,
-            None => ("is missing", "create it"),
-            Some(is) => (is, "move away what has that name, create it"),
-        };
         let message = format!(
-            "{is}; {create} and put {what} there, or leave it empty; until then accepted {what} stay in use"
+            "is missing; create it and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
-        Some(SourceProblem::new(path.display().to_string(), message))
+        (!self.exists).then(|| SourceProblem::new(path.display().to_string(), message))
     }
 
     /// Marks the files beyond the limit as pending: they exist, but are not read. `before` has those of the last scan.
@@ -161,7 +150,6 @@ impl Folder {
         let mut begun = false;
         let mut existed = false;
         let mut device = None;
-        let mut unreadable = BTreeMap::new();
         let mut beyond = BTreeSet::new();
         loop {
             let mut scan = self.scan(&mut events).await;
@@ -184,15 +172,8 @@ impl Folder {
             }
             if scan.readable {
                 let settled = settling.take(now);
-                unreadable.retain(|name, _| scan.found.contains_key(name));
-                self.read(
-                    settled,
-                    &scan,
-                    &mut settling,
-                    &mut snapshot,
-                    &mut unreadable,
-                )
-                .await;
+                self.read(settled, &scan, &mut settling, &mut snapshot)
+                    .await;
                 snapshot.set_beyond(&beyond, &scan);
                 beyond = scan.beyond;
             }
@@ -204,16 +185,9 @@ impl Folder {
             }
             existed |= scan.exists;
             snapshot.exists = scan.exists;
-            snapshot.obstructed = scan.obstructed;
             snapshot.problems = scan.problems;
             snapshot.stray = scan.stray;
             snapshot.problems.extend(events.problem().cloned());
-            let cannot = |(name, why)| {
-                format!("{name} cannot be read, its last content stays in use: {why}")
-            };
-            snapshot
-                .problems
-                .extend(unreadable.iter().take(MAX_NAMED).map(cannot));
             let complete_at = *complete_at.get_or_insert(now + FILE_SETTLE);
             // A folder that cannot be scanned has no files that settle.
             let settles = settling.next().filter(|_| scan.readable);
@@ -239,7 +213,6 @@ impl Folder {
 
     /// Scans the folder once all of it is watched.
     async fn scan(&self, events: &mut FolderEvents) -> Scan {
-        events.refresh();
         loop {
             let (path, rules) = (self.path.clone(), self.rules.clone());
             let (scan, parent) = blocking(move || {
@@ -263,7 +236,6 @@ impl Folder {
         scan: &Scan,
         settling: &mut Settling,
         snapshot: &mut Snapshot,
-        unreadable: &mut BTreeMap<String, String>,
     ) {
         for (name, settled) in settled {
             let (Settled::Stable, Some(stamp)) = (settled, scan.found.get(&name).copied()) else {
@@ -275,21 +247,16 @@ impl Folder {
             };
             let (path, file) = (self.path.clone(), name.clone());
             match blocking(move || scan::read(&path, &file, kind, stamp)).await {
-                Read::Changed => {
+                None => {
                     settling.changed_while_read(&name, Instant::now());
                     // The file exists, whatever its content.
                     snapshot.files.entry(name).or_insert(Content::Pending);
                 }
-                Read::Failed(why) => {
-                    settling.unreadable(&name, Instant::now());
-                    snapshot
-                        .files
-                        .entry(name.clone())
-                        .or_insert(Content::Pending);
-                    unreadable.insert(name, why);
-                }
-                Read::Content(content) => {
-                    unreadable.remove(&name);
+                Some(content) => {
+                    // What keeps it from being read may end without an event.
+                    if matches!(content, Content::Refused(_)) {
+                        settling.unreadable(&name, Instant::now());
+                    }
                     let held = snapshot.files.entry(name).or_insert(Content::Pending);
                     // Equal content keeps its allocation, so that comparing it costs nothing.
                     if *held != content {

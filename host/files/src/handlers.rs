@@ -14,7 +14,6 @@ use tokio::sync::watch;
 
 use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
 
-const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// Maximum size of a component, in bytes.
 pub(crate) const MAX: u64 = 32 << 20;
 
@@ -170,7 +169,7 @@ fn text(grants: Option<&Content>) -> Result<Option<Arc<str>>, Option<String>> {
 }
 
 fn is_component(name: &str) -> bool {
-    COMPONENTS.iter().any(|suffix| name.ends_with(suffix))
+    RULES.kind(name).is_some_and(|kind| !kind.held)
 }
 
 /// Returns the name of a component's grants file.

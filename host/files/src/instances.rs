@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leafhost_core::instance::InstanceKey;
-use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, Written};
+use leafhost_core::instance_view::version;
+use leafhost_core::ports::{
+    Change, InstanceSet, InstanceStore, SourceProblem, StoreError, Written,
+};
 use tokio::sync::{Mutex, watch};
 
 use crate::blocking::blocking;
@@ -45,7 +48,7 @@ impl FileInstances {
         .await;
         let (set, problems) = stored?;
         let versions = set.instances.values();
-        let version = versions.map(|instance| batch::version(instance)).max();
+        let version = versions.map(|instance| version(instance)).max();
         let (sender, set) = watch::channel(Arc::new(set));
         let writer = Writer {
             folder,
@@ -106,8 +109,12 @@ impl Writer {
                 .send_replace(Arc::new(InstanceSet::read(instances)));
         }
         for (key, result) in &mut results {
-            if let (Ok(_), Some(failure)) = (&result, failed.get(key)) {
-                *result = Err(failure.for_key(key));
+            if let (Ok(_), Some(message)) = (&result, failed.get(key)) {
+                *result = Err(StoreError::Unavailable {
+                    key: key.clone(),
+                    message: message.clone(),
+                    retry_after: None,
+                });
             }
         }
         results.into_iter().map(|(_, result)| result).collect()

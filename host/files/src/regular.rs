@@ -1,7 +1,7 @@
 //! Regular files from any writer: opened without blocking on a peer, read within a limit. Blocks.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -49,35 +49,27 @@ pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
 
 /// Returns the digest of the bytes that [`read`] would return, without holding them.
 pub fn digest(file: &File, max: u64) -> io::Result<Digest> {
-    let mut sink = Sink(Sha256::new());
-    io::copy(&mut file.take(max.saturating_add(1)), &mut sink)?;
-    Ok(sink.digest())
+    let mut hash = Sha256::new();
+    let mut rest = BufReader::new(file.take(max.saturating_add(1)));
+    loop {
+        let bytes = rest.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(hex(hash));
+        }
+        hash.update(bytes);
+        let length = bytes.len();
+        rest.consume(length);
+    }
 }
 
 /// Returns the digest of bytes.
 pub fn digest_of(bytes: &[u8]) -> Digest {
-    Sink(Sha256::new_with_prefix(bytes)).digest()
+    hex(Sha256::new_with_prefix(bytes))
 }
 
-/// Hashes bytes without keeping them.
-struct Sink(Sha256);
-
-impl Sink {
-    fn digest(self) -> Digest {
-        let digits = self.0.finalize();
-        Digest(digits.iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn hex(hash: Sha256) -> Digest {
+    let bytes = hash.finalize();
+    Digest(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

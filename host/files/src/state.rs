@@ -23,28 +23,21 @@ const MOMENT: Duration = Duration::from_secs(1);
 
 /// Reason why the state of an earlier run cannot be used, with the remedy.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Error {
-    message: String,
-    #[source]
-    source: Option<io::Error>,
-}
+#[error("{0}")]
+pub struct Error(String);
 
 /// Returns a function that converts the `io::Error` of an operation on this file or folder.
 pub(crate) fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.display().to_string();
-    move |source| Error {
-        message: format!("cannot {action} {path}: {}", atomic::remedy(&source)),
-        source: Some(source),
+    move |error| {
+        let remedy = atomic::remedy(&error);
+        Error(format!("cannot {action} {path}: {remedy}: {error}"))
     }
 }
 
 /// Returns the error for a state folder that belongs to another agent or node.
 fn taken(folder: &Path, why: &str) -> Error {
-    Error {
-        message: format!("the state folder {} {why}", folder.display()),
-        source: None,
-    }
+    Error(format!("the state folder {} {why}", folder.display()))
 }
 
 /// State that an agent keeps on its node in either mode. Dropping it releases the state folder, so it must outlive all users of its parts.

@@ -6,7 +6,7 @@ use crate::bounds::{Bounds, Rejection};
 
 mod paths;
 
-pub use paths::{Kind, Resolved, resolve};
+pub use paths::{Resolved, resolve};
 
 impl Bounds<'_> {
     /// Checks what the device adds to a container against the grants. Replaces paths by the targets of their links, so that
@@ -91,11 +91,11 @@ impl Bounds<'_> {
                 resolved.path
             ));
         }
-        let fits = resolved.kind.is_node() == (list == "nodes");
-        if !fits || !paths::is_below_its_root(&resolved.path, resolved.kind) {
+        let fits = resolved.is_node == (list == "nodes");
+        if !fits || !paths::is_below_its_root(&resolved.path, resolved.is_node) {
+            let is = if resolved.is_node { "is" } else { "is not" };
             return Err(format!(
-                "{path} is {}, which cannot be handed out under `devices.{list}`",
-                resolved.kind.name()
+                "{path} {is} a device node, and cannot be handed out under `devices.{list}`"
             ));
         }
         Ok(resolved.path)

@@ -14,6 +14,6 @@ pub use grants::{
     DeviceGrants, Grants, HostPorts, MAX_TEXT, MountGrant, NetPorts, NetworkGrants, Ports, Tls,
     never,
 };
-pub use hand_out::{Kind, Resolved, resolve};
+pub use hand_out::{Resolved, resolve};
 pub use limits::Limits;
 pub use secrets::{LONGEST_PIECE, Secrets, cut};

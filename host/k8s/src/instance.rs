@@ -85,7 +85,6 @@ pub fn store_error(failure: &Failure, key: &InstanceKey) -> StoreError {
             key,
             message,
             retry_after: failure.retry_after,
-            source: None,
         },
         Kind::Failed | Kind::Lost | Kind::Unreadable => StoreError::Unknown { key, message },
     }

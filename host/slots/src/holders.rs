@@ -216,7 +216,7 @@ impl HoldersTask {
         let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
         let failures = failures.saturating_add(1);
         // The first failure is usually a conflict with another node's write.
-        if failures > 1 && backoff::is_logged(failures.into()) {
+        if failures > 1 && failures.is_power_of_two() {
             tracing::warn!(instance = %key, error, "cannot write the holders of slots; retrying");
         }
         let until = Instant::now() + backoff::wait(failures);

@@ -212,6 +212,26 @@ mod tests {
                 "has 4 items, must have 3",
             ),
             (
+                "invalid type: map, expected a character",
+                "is a map, must be one character",
+            ),
+            (
+                "invalid type: integer `5`, expected a tuple of size 2",
+                "is 5, must be a list",
+            ),
+            (
+                "invalid type: unit variant, expected newtype variant",
+                "is a name without a value, must be a name with a value",
+            ),
+            (
+                "invalid length 1, expected a tuple of size 2",
+                "has 1 item, must have 2",
+            ),
+            (
+                "invalid length 4, expected fewer elements in sequence",
+                "has 4 items, must have fewer",
+            ),
+            (
                 "mapping values are not allowed in this context at line 2 column 5",
                 "has ': ' where no field may begin; write the value in quotes, or correct the indentation at line 2 column 5",
             ),

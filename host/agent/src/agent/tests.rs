@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use leafhost_core::device::Device;
 use leafhost_core::ports::ConfigurationSet;
+use leafhost_core::timeouts;
 use leafhost_fakes::{
     FakeLoader, Files, Ledger, Store, complete, configuration_set, configured, file, wait_for,
 };
@@ -25,6 +26,24 @@ struct Bench {
     cdi: tempfile::TempDir,
 }
 
+/// Returns settings of standalone mode with the default times, no CDI specs and no endpoint.
+fn mk_config(node: &str) -> AgentConfig {
+    AgentConfig {
+        node: node.to_owned(),
+        version: "1.2.3".to_owned(),
+        mode: "standalone".to_owned(),
+        cdi_dir: None,
+        cdi_readers: Readers::Everybody,
+        kubelet: None,
+        handler_eviction: timeouts::HANDLER_EVICTION,
+        problems: Vec::new(),
+        listener: None,
+        socket: None,
+        metrics_listener: None,
+        lost_log_lines: || 0,
+    }
+}
+
 async fn start(store: Arc<Store>) -> Bench {
     let configurations = configuration_set([configured("cams", "udev", "x")]);
     let (configurations, receiver) = watch::channel(configurations);
@@ -36,7 +55,7 @@ async fn start(store: Arc<Store>) -> Bench {
     let config = AgentConfig {
         listener: Some(listener),
         cdi_dir: Some(cdi.path().to_owned()),
-        ..AgentConfig::new("node-a", "1.2.3")
+        ..mk_config("node-a")
     };
     let ports = Ports {
         configurations: receiver,
@@ -68,7 +87,7 @@ async fn a_second_agent_with_the_same_cdi_folder_is_refused_with_the_pid_of_the_
     let bench = start(Arc::default()).await;
     let config = AgentConfig {
         cdi_dir: Some(bench.cdi.path().to_owned()),
-        ..AgentConfig::new("node-b", "1.2.3")
+        ..mk_config("node-b")
     };
     let files = Arc::new(Files::new(&[]));
     let ports = Ports {

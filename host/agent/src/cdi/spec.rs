@@ -112,10 +112,7 @@ fn held<'a>(
             let held = all.entry(key).or_default();
             held.hashes.insert(device, hash);
             let created = instance.metadata.creation_timestamp.as_deref();
-            held.since = match (held.since, created) {
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
-            };
+            held.since = held.since.into_iter().chain(created).min();
         }
     }
     all

@@ -42,6 +42,8 @@ pub async fn agent(
     });
     let (socket, bound) = socket.ok().unzip();
     let config = AgentConfig {
+        node: home.node.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         socket,
         cdi_dir: settings.cdi_dir.clone(),
         cdi_readers: home.cdi_readers,
@@ -60,7 +62,6 @@ pub async fn agent(
         metrics_listener,
         lost_log_lines: super::log::lost_lines,
         mode: home.mode.to_owned(),
-        ..AgentConfig::new(&home.node, env!("CARGO_PKG_VERSION"))
     };
     let (handlers, loader) = sources(settings, home, runtime, network);
     let ports = Ports {

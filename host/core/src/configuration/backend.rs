@@ -15,7 +15,8 @@ pub const EVICT_ANNOTATION: &str = "leafhost.dev/evict";
 pub const RESTART_PODS_ANNOTATION: &str = "leafhost.dev/restart-pods";
 
 /// Mechanism that allocates the devices of a Configuration to pods. Each device has exactly one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Backend {
     /// Device plugin API of the kubelet.
     #[default]
@@ -33,11 +34,8 @@ impl Backend {
 
     /// Parses the value of [`ALLOCATION_ANNOTATION`].
     fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "device-plugin" => Ok(Self::DevicePlugin),
-            "dra" => Ok(Self::Dra),
-            _ => Err(format!("is {text:?}, must be \"device-plugin\" or \"dra\"")),
-        }
+        text.parse()
+            .map_err(|_| format!("is {text:?}, must be \"device-plugin\" or \"dra\""))
     }
 }
 

@@ -4,7 +4,8 @@
 pub const RESOURCES_ANNOTATION: &str = "leafhost.dev/resources";
 
 /// Resources that offer the slots of a Configuration to the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Resources {
     /// One resource for the Configuration, served by any of its devices.
     Configuration,
@@ -18,14 +19,9 @@ pub enum Resources {
 impl Resources {
     /// Parses the value of [`RESOURCES_ANNOTATION`].
     pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "configuration" => Ok(Self::Configuration),
-            "instances" => Ok(Self::Instances),
-            "both" => Ok(Self::Both),
-            _ => Err(format!(
-                "is {text:?}, must be \"configuration\", \"instances\" or \"both\""
-            )),
-        }
+        text.parse().map_err(|_| {
+            format!("is {text:?}, must be \"configuration\", \"instances\" or \"both\"")
+        })
     }
 
     /// Returns true if the Configuration has a resource.

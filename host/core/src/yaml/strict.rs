@@ -5,7 +5,7 @@ use serde::de::{self, Deserializer, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Value};
 
-/// Deserializer of a JSON value that accepts only a map as a struct.
+/// Deserializer of a JSON value that accepts only a map as a struct. Reads no newtype structs.
 #[derive(Clone, Copy)]
 pub struct Strict<'de>(pub &'de Value);
 
@@ -38,14 +38,6 @@ impl<'de> Deserializer<'de> for Strict<'de> {
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        visitor.visit_newtype_struct(self)
-    }
-
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -68,7 +60,7 @@ impl<'de> Deserializer<'de> for Strict<'de> {
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map
-        identifier ignored_any
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        tuple_struct map identifier ignored_any
     }
 }

@@ -23,20 +23,10 @@ fn named(expected: &str) -> &str {
         "IntOrString" => "a whole number or text",
         "Quantity" => "a quantity, such as \"500m\"",
         "Time" | "MicroTime" => "a time, such as \"2026-01-31T12:00:00Z\"",
-        other if is_type_name(other) => "a map",
+        // Kubernetes types state their names, such as `PodSpec`.
+        other if other.starts_with(char::is_uppercase) => "a map",
         other => other,
     }
-}
-
-/// Returns true if the text looks like the name of a type, such as `Pod`: Kubernetes types state their names as expectations.
-fn is_type_name(text: &str) -> bool {
-    let begins = text.starts_with(|first: char| first.is_ascii_uppercase());
-    let lower = text.contains(|character: char| character.is_ascii_lowercase());
-    begins
-        && lower
-        && text
-            .chars()
-            .all(|character| character.is_ascii_alphanumeric())
 }
 
 /// Returns the message for a line with a Helm template; `None` for any other line.

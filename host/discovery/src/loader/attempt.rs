@@ -53,7 +53,7 @@ impl Attempt {
         if error.transient {
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
         }
-        backoff::is_logged(self.failures.into())
+        self.failures.is_power_of_two()
     }
 
     /// Returns true if a retry is due, and clears it, so that each retry is reported once.

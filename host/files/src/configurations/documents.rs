@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 mod fields;
 mod scalars;
-use fields::Unknown;
 
 /// Namespace of the uids: a Configuration of one namespace and name has one uid on every machine.
 const UIDS: Uuid = Uuid::from_u128(0x6c65_6166_686f_7374_2d63_6f6e_6669_6773);
@@ -293,12 +292,11 @@ fn parse(text: &str) -> Parsed {
         mistakes
     });
     ignored.extend(values);
-    let unknown = unknown.iter().map(Unknown::warning);
     Parsed {
         configuration,
         key,
         is_whole: true,
-        without_effect: located(unknown.chain(ignored), &document),
+        without_effect: located(unknown.into_iter().chain(ignored), &document),
     }
 }
 
@@ -310,10 +308,14 @@ fn read_header(value: &Value, document: &yaml::Document<'_>) -> Result<(), Vec<M
             "is not a Configuration (first line: apiVersion: akri.sh/v0)",
         );
     }
-    let kind = value.get("kind").and_then(Value::as_str);
-    match kind.and_then(foreign_kind) {
-        Some(message) => fail("kind", &message),
-        None => Ok(()),
+    match value.get("kind").and_then(Value::as_str) {
+        None | Some("Configuration") => Ok(()),
+        Some(kind) => {
+            let message = format!(
+                "is {kind:?}, must be \"Configuration\"; write the items of a list as documents of their own, with a line '---' between them, and the keys of Secrets and ConfigMaps into files secrets/NAME/KEY and configmaps/NAME/KEY next to the folder"
+            );
+            fail("kind", &message)
+        }
     }
 }
 
@@ -325,11 +327,11 @@ fn is_nested(message: &str) -> bool {
 fn read_manifest(
     value: &Value,
     document: &yaml::Document<'_>,
-    unknown: &mut Vec<Unknown>,
+    unknown: &mut Vec<FieldProblem>,
 ) -> Result<Manifest, Vec<Mistake>> {
     let mut track = serde_path_to_error::Track::new();
     let reader = serde_path_to_error::Deserializer::new(Strict(value), &mut track);
-    serde_ignored::deserialize(reader, |path| unknown.extend(Unknown::new(&path))).map_err(
+    serde_ignored::deserialize(reader, |path| unknown.extend(fields::warning(&path))).map_err(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());
             if mistake.path == DETAILS && is_nested(&mistake.message) {
@@ -354,26 +356,6 @@ fn located(
         message: field.message,
     };
     fields.into_iter().enumerate().map(at).collect()
-}
-
-fn foreign_kind(kind: &str) -> Option<String> {
-    match kind {
-        "Configuration" => None,
-        "Secret" | "ConfigMap" => Some(format!(
-            "is {kind:?}, and only Configurations belong here; its keys go into files {}/NAME/KEY next to the folder",
-            if kind == "Secret" {
-                "secrets"
-            } else {
-                "configmaps"
-            }
-        )),
-        _ if kind.ends_with("List") => Some(format!(
-            "is {kind:?}; write its items as documents of their own, with a line '---' between them"
-        )),
-        _ => Some(format!(
-            "is {kind:?}, must be \"Configuration\": nothing else belongs here"
-        )),
-    }
 }
 
 /// Returns the key of the Configuration in a document.

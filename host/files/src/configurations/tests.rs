@@ -226,28 +226,6 @@ fn a_broken_file_of_many_configurations_names_the_first_that_serve_on() {
 }
 
 #[test]
-fn a_file_in_the_place_of_a_folder_is_told_as_such() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["configurations", "secrets"] {
-        fs::write(folder.path().join(name), "").unwrap();
-    }
-    for (path, words) in [
-        ("", "is not a folder"),
-        ("secrets", "a part of its path is not a folder"),
-    ] {
-        let problems = check_folder(&folder.path().join(path)).problems;
-        let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        assert!(reported.len() >= 2, "{reported:?}");
-        for reported in reported {
-            assert!(
-                reported.contains(words) && !reported.contains("missing"),
-                "{reported}"
-            );
-        }
-    }
-}
-
-#[test]
 fn a_folder_checked_once_says_what_the_agent_would() {
     let folder = tempfile::tempdir().unwrap();
     let at = |path: &str| folder.path().join(path);

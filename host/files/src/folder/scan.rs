@@ -111,8 +111,6 @@ fn is_printable(name: &str) -> bool {
 pub struct Scan {
     /// True if the folder exists.
     pub exists: bool,
-    /// Description of a non-folder at the path, if there is one: `is not a folder`.
-    pub obstructed: Option<&'static str>,
     /// True if the folder could be read; a missing folder counts as empty.
     pub readable: bool,
     /// File system of the folder.
@@ -140,15 +138,7 @@ impl Scan {
         };
         let entries = match entries(path) {
             Ok(entries) => entries,
-            Err(error) if is_missing(&error) => {
-                if error.kind() == io::ErrorKind::NotADirectory {
-                    scan.obstructed = Some(match fs::metadata(path) {
-                        Ok(_) => "is not a folder",
-                        Err(_) => "cannot be there, since a part of its path is not a folder",
-                    });
-                }
-                return scan;
-            }
+            Err(error) if is_missing(&error) => return scan,
             Err(error) => {
                 scan.exists = true;
                 scan.readable = false;
@@ -164,9 +154,8 @@ impl Scan {
         let mut unprintable = Vec::new();
         for (name, is_folder) in entries {
             if !rules.nested {
-                let shown = name.to_str();
-                if let Some((shown, why)) =
-                    shown.and_then(|shown| Some((shown, rules.why_stray(shown, is_folder)?)))
+                if let Some(shown) = name.to_str()
+                    && let Some(why) = rules.why_stray(shown, is_folder)
                 {
                     scan.stray.add(shown, why);
                 }
@@ -276,40 +265,15 @@ impl Scan {
     }
 }
 
-/// Result of reading a file.
-#[derive(Debug)]
-pub enum Read {
-    /// The file changed after it had settled.
-    Changed,
-    /// The file cannot be read now, with the reason; a later attempt may succeed.
-    Failed(String),
-    /// The file was read, or cannot be used.
-    Content(Content),
-}
-
-impl Read {
-    /// Returns the content, if the file did not change.
-    pub fn content(self) -> Option<Content> {
-        match self {
-            Self::Changed => None,
-            Self::Failed(why) => Some(Content::Refused(format!("cannot be read: {why}"))),
-            Self::Content(content) => Some(content),
-        }
-    }
-}
-
-/// Reads a file that has settled as `expected`.
-pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
-    match try_read(folder, name, kind, expected) {
-        Ok(read) => read,
-        Err(Error::Refused(why)) => refused(why),
-        Err(Error::Io(error)) if is_missing(&error) => Read::Changed,
-        // A change of the permissions causes an event.
-        Err(Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-            refused(format!("cannot be read: {error}"))
-        }
-        Err(Error::Io(error)) => Read::Failed(why(&error)),
-    }
+/// Reads a file that has settled as `expected`; returns `None` if it has changed since.
+pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Option<Content> {
+    let refused = match try_read(folder, name, kind, expected) {
+        Ok(read) => return read,
+        Err(Error::Refused(why)) => why,
+        Err(Error::Io(error)) if is_missing(&error) => return None,
+        Err(Error::Io(error)) => format!("cannot be read: {}", why(&error)),
+    };
+    Some(Content::Refused(refused))
 }
 
 /// Reads a file of which only the digest is held. The error is a statement about the file: `is missing`.
@@ -338,20 +302,23 @@ fn why(error: &io::Error) -> String {
     error.to_string()
 }
 
-fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Result<Read, Error> {
+fn try_read(
+    folder: &Path,
+    name: &str,
+    kind: &Kind,
+    expected: Stamp,
+) -> Result<Option<Content>, Error> {
     let file = open(folder, name, kind)?;
     if stamp(&file.metadata()?) != expected {
-        return Ok(Read::Changed);
+        return Ok(None);
     }
     let content = if kind.held {
         Content::Bytes(regular::read(&file, kind.max)?.into())
     } else {
         Content::Digest(regular::digest(&file, kind.max)?)
     };
-    if stamp(&file.metadata()?) != expected {
-        return Ok(Read::Changed);
-    }
-    Ok(Read::Content(content))
+    let is_unchanged = stamp(&file.metadata()?) == expected;
+    Ok(is_unchanged.then_some(content))
 }
 
 /// Opens a file as the rules of its kind allow.
@@ -373,10 +340,6 @@ fn open(folder: &Path, name: &str, kind: &Kind) -> Result<File, Error> {
         return Err(Error::Refused(message.to_owned()));
     }
     regular::open(&target, kind.max)
-}
-
-fn refused(why: impl Into<String>) -> Read {
-    Read::Content(Content::Refused(why.into()))
 }
 
 /// Returns the names in a folder, with true for each folder.

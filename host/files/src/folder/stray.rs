@@ -63,12 +63,10 @@ pub fn among_configurations(name: &str, is_folder: bool) -> Option<&'static str>
         Some("is a folder, and files in it are not read; move its Configurations up")
     } else if ends(&[".wasm", ".wasm.gz"]) {
         Some("is a handler, which is not loaded from here; move it to the folder handlers")
-    } else if ends(&[".json"]) {
-        Some("is not read; let its name end in .yaml, which may contain JSON")
-    } else if ends(&[".yaml", ".yml"]) {
-        Some("is not read; let its name end in .yaml or .yml in lower-case letters")
-    } else if ends(&[".yaml.txt", ".yml.txt"]) {
-        Some("is not read; let its name end in .yaml")
+    } else if ends(&[".json", ".yaml", ".yml", ".yaml.txt", ".yml.txt"]) {
+        Some(
+            "is not read; let its name end in .yaml or .yml in lower-case letters, also if it contains JSON",
+        )
     } else {
         None
     }

@@ -68,19 +68,10 @@ fn a_component_has_the_grants_beside_it() {
 
 #[test]
 fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_none() {
-    for (exists, obstructed, words) in [
-        (true, None, ""),
-        (false, None, "DIR: is missing; create it and put"),
-        (
-            false,
-            Some("is not a folder"),
-            "DIR: is not a folder; move away what has that name, create it and put",
-        ),
-    ] {
+    for (exists, words) in [(true, ""), (false, "DIR: is missing; create it and put")] {
         let snapshot = Snapshot {
             complete: true,
             exists,
-            obstructed,
             ..Snapshot::default()
         };
         let set = assemble(Path::new("DIR"), &snapshot);

@@ -73,15 +73,6 @@ impl Batch {
     }
 }
 
-/// Returns the resource version as a number.
-pub fn version(instance: &Instance) -> u64 {
-    instance
-        .metadata
-        .resource_version
-        .parse()
-        .unwrap_or_default()
-}
-
 fn now() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second())

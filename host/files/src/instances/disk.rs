@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{DigestLength, device_hash};
-use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
+use leafhost_core::ports::{InstanceSet, SourceProblem};
 use leafhost_disk::atomic;
 use tempfile::NamedTempFile;
 
@@ -19,21 +19,11 @@ use crate::{damaged, own_yaml};
 /// Instances to write; `None` for those to remove.
 pub type Writes = BTreeMap<InstanceKey, Option<Arc<Instance>>>;
 
-/// Reason why an Instance was not written.
-pub struct Failure {
-    path: PathBuf,
-    source: Arc<io::Error>,
-}
+/// Instances that were not written, each with the reason and the remedy.
+pub type Failures = BTreeMap<InstanceKey, String>;
 
-impl Failure {
-    pub fn for_key(&self, key: &InstanceKey) -> StoreError {
-        StoreError::Unavailable {
-            key: key.clone(),
-            message: format!("{}: {}", self.path.display(), atomic::remedy(&self.source)),
-            retry_after: None,
-            source: Some(Box::new(Arc::clone(&self.source))),
-        }
-    }
+fn describe(path: &Path, error: &io::Error) -> String {
+    format!("{}: {}: {error}", path.display(), atomic::remedy(error))
 }
 
 /// Reads all Instances; renames files that are not Instances, and returns their problems.
@@ -76,8 +66,8 @@ pub fn read(folder: &Path) -> Result<(InstanceSet, Vec<SourceProblem>), Error> {
 const AT_ONCE: usize = 256;
 
 /// Writes and removes Instances. Syncs each folder once; returns the failures.
-pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
-    let mut failed = BTreeMap::new();
+pub fn write(folder: &Path, writes: &Writes) -> Failures {
+    let mut failed = Failures::new();
     let mut touched: BTreeMap<PathBuf, Vec<&InstanceKey>> = BTreeMap::new();
     let writes: Vec<_> = writes.iter().collect();
     for chunk in writes.chunks(AT_ONCE) {
@@ -87,20 +77,16 @@ pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
                     let namespace = folder.join(&key.namespace);
                     touched.entry(namespace).or_default().push(key);
                 }
-                Err(source) => {
-                    let (path, source) = (file(folder, key), Arc::new(source));
-                    failed.insert(key.clone(), Failure { path, source });
+                Err(error) => {
+                    failed.insert(key.clone(), describe(&file(folder, key), &error));
                 }
             }
         }
     }
     for (namespace, keys) in touched {
-        if let Err(source) = atomic::sync(&namespace) {
-            let source = Arc::new(source);
-            for key in keys {
-                let (path, source) = (namespace.clone(), Arc::clone(&source));
-                failed.insert(key.clone(), Failure { path, source });
-            }
+        if let Err(error) = atomic::sync(&namespace) {
+            let message = describe(&namespace, &error);
+            failed.extend(keys.into_iter().map(|key| (key.clone(), message.clone())));
         }
     }
     failed

@@ -134,7 +134,7 @@ async fn edits_meet_the_newest_object_and_nothing_is_written_for_no_difference()
     assert_eq!(second.spec.nodes, ["edge-1", "edge-2"]);
     assert_eq!(second.status.nodes.len(), 2);
     assert_eq!(second.metadata.uid, first.metadata.uid);
-    assert!(batch::version(&second) > batch::version(&first));
+    assert!(version(&second) > version(&first));
 }
 
 #[tokio::test]

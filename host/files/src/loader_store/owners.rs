@@ -1,15 +1,14 @@
 //! The owners of handler names, in a file of the state folder.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use leafhost_core::ports::Owner;
 
 use leafhost_disk::atomic;
 
-use crate::own_yaml;
+use crate::{own_yaml, regular};
 
 /// Name of the file in the state folder.
 const NAME: &str = "owners.yaml";
@@ -18,13 +17,11 @@ const MAX: u64 = 4 << 20;
 
 /// Reads the owners from the file in the state folder. An unreadable file counts as empty and is replaced. Blocks.
 pub fn read(folder: &Path) -> BTreeMap<String, Owner> {
-    let mut text = String::new();
-    let file = File::open(folder.join(NAME));
-    let read = file.and_then(|file| file.take(MAX).read_to_string(&mut text));
-    if read.is_err() {
+    let file = regular::open(&folder.join(NAME), MAX);
+    let Ok(bytes) = file.and_then(|file| Ok(regular::read(&file, MAX)?)) else {
         return BTreeMap::new();
-    }
-    own_yaml::read(text.as_bytes()).unwrap_or_else(|error| {
+    };
+    own_yaml::read(&bytes).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot read the owner of each handler's name ({NAME}); each name now belongs to the first file that has it");
         BTreeMap::new()
     })

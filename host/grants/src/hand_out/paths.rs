@@ -9,43 +9,13 @@ use nix::sys::stat::{major, minor};
 
 use crate::grants::{is_of_the_kernel, is_within};
 
-/// Kind of file at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Character or block device.
-    Node,
-    /// Regular file.
-    File,
-    /// Folder.
-    Folder,
-    /// Socket or pipe.
-    Channel,
-}
-
-impl Kind {
-    /// Returns true if a file of this kind falls under `devices.nodes`; any other kind falls under `devices.mounts`.
-    pub fn is_node(self) -> bool {
-        self == Self::Node
-    }
-
-    /// Returns the name of the kind for messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Node => "a device node",
-            Self::File => "a file",
-            Self::Folder => "a folder",
-            Self::Channel => "a socket or pipe",
-        }
-    }
-}
-
 /// Resolved path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     /// Path without links.
     pub path: String,
-    /// Kind of file at the path.
-    pub kind: Kind,
+    /// True for a character or block device, which falls under `devices.nodes`; anything else falls under `devices.mounts`.
+    pub is_node: bool,
 }
 
 /// Resolves the links of a path. Rejects a mountable path in a file system of the kernel or above one; reads `mounts`
@@ -54,21 +24,13 @@ pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
     let path = std::fs::canonicalize(path)?;
     let metadata = std::fs::symlink_metadata(&path)?;
     let kind = metadata.file_type();
-    let kind = if kind.is_char_device() || kind.is_block_device() {
-        Kind::Node
-    } else if kind.is_dir() {
-        Kind::Folder
-    } else if kind.is_file() {
-        Kind::File
-    } else {
-        Kind::Channel
-    };
+    let is_node = kind.is_char_device() || kind.is_block_device();
     let path = path
         .into_os_string()
         .into_string()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8"))?;
     // Paths of the kernel are rejected elsewhere, by name alone.
-    if !kind.is_node() && !is_of_the_kernel(&path) {
+    if !is_node && !is_of_the_kernel(&path) {
         let mounts = if let Some(mounts) = mounts.get() {
             mounts
         } else {
@@ -77,7 +39,7 @@ pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
         };
         refuse_the_kernels(&path, metadata.dev(), mounts)?;
     }
-    Ok(Resolved { path, kind })
+    Ok(Resolved { path, is_node })
 }
 
 /// Rejects a path in a file system of the kernel, identified by its device number, and a path with such a file system
@@ -100,8 +62,8 @@ fn refuse_the_kernels(path: &str, device: u64, mounts: &Mounts) -> io::Result<()
 }
 
 /// Returns true for a node below `/dev`, and for anything else outside `/dev`, `/proc` and `/sys`.
-pub(super) fn is_below_its_root(path: &str, kind: Kind) -> bool {
-    if kind.is_node() {
+pub(super) fn is_below_its_root(path: &str, is_node: bool) -> bool {
+    if is_node {
         path.starts_with("/dev/")
     } else {
         !is_of_the_kernel(path)
@@ -210,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_kinds_told() {
+    fn links_are_followed_and_nodes_told() {
         let resolve = |path: &str| resolve(path, &OnceLock::new());
-        assert_eq!(resolve("/dev/null").unwrap().kind, Kind::Node);
+        assert!(resolve("/dev/null").unwrap().is_node);
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();

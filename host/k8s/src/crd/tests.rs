@@ -54,8 +54,8 @@ fn pruned(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     }
 }
 
-fn mk_manifest() -> Manifest {
-    serde_json::from_value(json!({
+fn mk_manifest() -> Value {
+    json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cameras"},
         "spec": {
             "discoveryHandler": {"name": "onvif", "discoveryDetails": "a: 1", "discoveryProperties": [
@@ -72,8 +72,7 @@ fn mk_manifest() -> Manifest {
             "configurationServiceSpec": {"ports": [{"port": 0}]},
             "brokerProperties": {"A": "1"},
         },
-    }))
-    .unwrap()
+    })
 }
 
 /// Returns an Instance with every field set, so that a new field does not compile until it is added here.
@@ -210,7 +209,7 @@ fn mk_status() -> ConfigurationStatus {
 
 /// Returns one object of each kind as it is written.
 fn objects() -> [(&'static str, Value); 3] {
-    let mut manifest = serde_json::to_value(mk_manifest()).unwrap();
+    let mut manifest = mk_manifest();
     manifest["status"] = serde_json::to_value(mk_status()).unwrap();
     [
         ("Configuration", manifest),
@@ -235,7 +234,7 @@ fn no_field_that_is_written_is_dropped() {
     for (kind, object) in objects() {
         assert_eq!(pruned(&schema(kind), &object, ""), [""; 0], "{kind}");
     }
-    let mut misspelt = serde_json::to_value(mk_manifest()).unwrap();
+    let mut misspelt = mk_manifest();
     misspelt["spec"]["capactiy"] = json!(1);
     assert_eq!(
         pruned(&schema("Configuration"), &misspelt, ""),
@@ -503,7 +502,8 @@ fn akris_fields_have_akris_types() {
 fn the_agent_reads_what_the_definition_of_a_configuration_allows() {
     let least = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "a"},
         "spec": {"discoveryHandler": {"name": "udev"}, "brokerSpec": null, "instanceServiceSpec": null}});
-    for manifest in [mk_manifest(), serde_json::from_value(least).unwrap()] {
+    for manifest in [mk_manifest(), least] {
+        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
         core_configuration::Configuration::try_from(manifest).unwrap();
     }
 }

@@ -37,7 +37,6 @@ fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> Transition 
                     key: key.clone(),
                     message,
                     retry_after: None,
-                    source: None,
                 }),
             };
             (key, result)

@@ -1,4 +1,4 @@
-use leafhost_grants::{Grants, Kind, Resolved, Secrets};
+use leafhost_grants::{Grants, Resolved, Secrets};
 
 use super::*;
 use crate::bindings::leafhost::udev::types as udev_types;
@@ -44,20 +44,20 @@ fn mount(container: &str, host: &str, read_only: bool) -> types::Mount {
 /// Resolves paths of a machine that has only a few.
 fn machine(path: &str) -> std::io::Result<Resolved> {
     const FAR: &str = concat!("/srv/", "0123456789012345678901234567890123456789");
-    let (path, kind) = match path {
-        "/dev/video0" | "/dev/vfio/7" => (path, Kind::Node),
-        "/dev/vfio/link" => ("/dev/sda", Kind::Node),
-        "/dev/vfio/line" => ("/dev/vfio/a\nb", Kind::Node),
-        "/srv/root" => ("/", Kind::Folder),
-        "/srv/far" => (FAR, Kind::Folder),
-        "/dev/vfio/out" => ("/etc/shadow", Kind::File),
-        "/dev/vfio/folder" => ("/dev/vfio/folder", Kind::Folder),
-        "/run/udev" | "/srv/data" => (path, Kind::Folder),
+    let (path, is_node) = match path {
+        "/dev/video0" | "/dev/vfio/7" => (path, true),
+        "/dev/vfio/link" => ("/dev/sda", true),
+        "/dev/vfio/line" => ("/dev/vfio/a\nb", true),
+        "/srv/root" => ("/", false),
+        "/srv/far" => (FAR, false),
+        "/dev/vfio/out" => ("/etc/shadow", false),
+        "/dev/vfio/folder" => ("/dev/vfio/folder", false),
+        "/run/udev" | "/srv/data" => (path, false),
         _ => return Err(std::io::ErrorKind::NotFound.into()),
     };
     Ok(Resolved {
         path: path.to_owned(),
-        kind,
+        is_node,
     })
 }
 
@@ -146,7 +146,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
         ),
         (
             |d| d.device_nodes = vec![node("/dev/vfio/folder")],
-            "is a folder",
+            "is not a device node",
         ),
         (
             |d| d.device_nodes = vec![node("/dev/vfio/none")],

@@ -48,50 +48,31 @@ const MOVED: &[(&str, &str)] = &[
 ];
 const REFERENCE: &[&str] = &["name", "namespace", "key", "optional"];
 
-/// A field that is not read.
-#[derive(Debug)]
-pub struct Unknown {
-    parent: String,
-    /// Parent with `[]` for each index, as in [`KNOWN`].
-    place: String,
-    name: String,
-}
-
-impl Unknown {
-    /// Creates an unknown field; `None` in `metadata`, which has fields that only Kubernetes reads.
-    pub fn new(path: &Path<'_>) -> Option<Self> {
-        let Path::Map { parent, key } = path else {
-            return None;
-        };
-        let (parent, place) = (text_of(parent, false), text_of(parent, true));
-        let is_metadata = place == "metadata" || place.starts_with("metadata.");
-        (!is_metadata).then(|| Self {
-            parent,
-            place,
-            name: key.clone(),
-        })
+/// Returns the warning about a field that is not read; `None` in `metadata`, which has fields that only Kubernetes reads.
+pub fn warning(path: &Path<'_>) -> Option<FieldProblem> {
+    let Path::Map { parent, key: name } = path else {
+        return None;
+    };
+    let place = text_of(parent, true);
+    if place == "metadata" || place.starts_with("metadata.") {
+        return None;
     }
-
-    /// Returns the warning about the field.
-    pub fn warning(&self) -> FieldProblem {
-        let Self {
-            parent,
-            place,
-            name,
-        } = self;
-        let siblings = KNOWN.iter().find(|(parent, _)| parent == place);
-        let siblings: &[&str] = siblings.map_or(&[], |(_, names)| names);
-        let moved = MOVED.iter().find(|(old, _)| place == "spec" && old == name);
-        let near = text::nearest(name, siblings.iter().copied());
-        let hint = match (moved, near) {
-            (Some((_, now)), _) => format!("it belongs in {now}"),
-            (None, Some(suggestion)) => format!("did you mean {suggestion}?"),
-            (None, None) => {
-                elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", ")))
-            }
-        };
-        FieldProblem::new(join(parent, name), format!("unknown field {name}; {hint}"))
-    }
+    let siblings = KNOWN.iter().find(|(parent, _)| *parent == place);
+    let siblings: &[&str] = siblings.map_or(&[], |(_, names)| names);
+    let moved = MOVED.iter().find(|(old, _)| place == "spec" && old == name);
+    let near = text::nearest(name, siblings.iter().copied());
+    let hint = match (moved, near) {
+        (Some((_, now)), _) => format!("it belongs in {now}"),
+        (None, Some(suggestion)) => format!("did you mean {suggestion}?"),
+        (None, None) => {
+            elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", ")))
+        }
+    };
+    let path = join(&text_of(parent, false), name);
+    Some(FieldProblem::new(
+        path,
+        format!("unknown field {name}; {hint}"),
+    ))
 }
 
 /// Suggests the place of the field if exactly one other field has a child of that name.
@@ -104,6 +85,7 @@ fn elsewhere(name: &str) -> Option<String> {
     }
 }
 
+/// Formats a path; a `general` one has `[]` for each index, as in [`KNOWN`].
 fn text_of(path: &Path<'_>, general: bool) -> String {
     match path {
         Path::Root => String::new(),

@@ -163,7 +163,6 @@ impl Cluster for Played {
                     key,
                     message: "the API server is unreachable".to_owned(),
                     retry_after: None,
-                    source: None,
                 });
             }
             let found = self.instances.lock().unwrap().get(&key).cloned();
