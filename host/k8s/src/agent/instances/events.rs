@@ -30,15 +30,6 @@ const SPACING: Duration = Duration::from_millis(50);
 /// An object, or the reason why it cannot be read.
 pub type Object = DeserializeGuard<InstanceObject>;
 
-/// Drops the sender of the set, so that its receivers learn that no more changes follow.
-struct Guard(Arc<Shared>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.state().set = None;
-    }
-}
-
 /// Returns the label selector of the Instances of a scope.
 pub fn selector(scope: Scope, node: &str) -> String {
     match scope {
@@ -49,8 +40,7 @@ pub fn selector(scope: Scope, node: &str) -> String {
 
 /// Follows one watch forever.
 pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
-    let guard = Guard(shared);
-    let shared = &guard.0;
+    let shared = &shared;
     let mut watch = Watch::new(api.clone()).labels(&selector(scope, &shared.node));
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
