@@ -148,7 +148,7 @@ impl Shared {
         request.release();
         match result {
             Ok(Ok(question)) => Ok((question, request)),
-            Ok(Err(error)) => refused(StatusCode::BAD_REQUEST, error.to_string()),
+            Ok(Err(why)) => refused(StatusCode::BAD_REQUEST, why),
             Err(error) => {
                 tracing::error!(%error, "reading a review panicked; this is a bug");
                 refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

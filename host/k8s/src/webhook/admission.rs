@@ -18,17 +18,6 @@ mod reservations;
 use crate::manifest::embedded::{self, MOST};
 pub use reservations::Reserved;
 
-/// Reason why the posted body is not a review.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidReview {
-    /// The body is not JSON or lacks fields.
-    #[error("cannot read the AdmissionReview: {0}; expected admission.k8s.io/v1")]
-    Json(#[from] serde_json::Error),
-    /// The review has no request.
-    #[error("the AdmissionReview has no request; the API server posts one with a request")]
-    NoRequest,
-}
-
 /// Request of the API server to review one object.
 #[derive(Debug)]
 pub struct Review {
@@ -47,11 +36,16 @@ pub struct Broker {
 }
 
 impl Review {
-    /// Reads the body that the API server posts.
-    pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
-        let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
+    /// Reads the body that the API server posts; the error says why it is not a review.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let review: AdmissionReview<DynamicObject> =
+            serde_json::from_slice(body).map_err(|error| {
+                format!("cannot read the AdmissionReview: {error}; expected admission.k8s.io/v1")
+            })?;
         // The answer has the API version of the request.
-        let request = review.try_into().map_err(|_| InvalidReview::NoRequest)?;
+        let request = review.try_into().map_err(|_| {
+            "the AdmissionReview has no request; the API server posts one with a request".to_owned()
+        })?;
         Ok(Self { request })
     }
 
@@ -332,7 +326,7 @@ mod tests {
     #[test]
     fn what_is_no_review_is_refused_with_the_reason() {
         for body in ["", "{", "[]", "{\"request\": 7}"] {
-            let error = Review::read(body.as_bytes()).unwrap_err().to_string();
+            let error = Review::read(body.as_bytes()).unwrap_err();
             assert!(
                 error.starts_with("cannot read the AdmissionReview"),
                 "{error}"
@@ -340,6 +334,6 @@ mod tests {
         }
         let empty = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"});
         let error = Review::read(empty.to_string().as_bytes()).unwrap_err();
-        assert!(matches!(error, InvalidReview::NoRequest), "{error}");
+        assert!(error.contains("has no request"), "{error}");
     }
 }
