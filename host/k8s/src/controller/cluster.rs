@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::controller::{classes, pools};
-use crate::index::{TRIES_AGAIN, follow};
+use crate::index::follow;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch};
 use crate::lease;
 use crate::nodes::{hostname, state};
@@ -103,7 +103,7 @@ impl KubeCluster {
             Some((state(&node), hostname(&node), labels))
         };
         let all = Watch::new(Api::all(client.clone()));
-        let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
+        let following = follow(all, "Nodes", Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
         let finalizers = Finalizers::default();
         let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
@@ -119,13 +119,7 @@ impl KubeCluster {
             Some((instance::read(object)?, deleting))
         };
         let all = Watch::new(Api::all_with(client.clone(), &api_resource()));
-        let following = follow(
-            all,
-            ("Instances", TRIES_AGAIN),
-            instance::key,
-            read,
-            publish,
-        );
+        let following = follow(all, "Instances", instance::key, read, publish);
         tasks.add_loop("watch of Instances", following);
         let (configurations, manifests) =
             statuses::follow_configurations(client, finalizers, tasks);

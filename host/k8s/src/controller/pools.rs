@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
 use crate::controller::log_problem;
-use crate::index::{TRIES_AGAIN, follow};
+use crate::index::follow;
 use crate::reconciler::{Reconcile, Reconciler};
 use crate::slices::{corrected, object, probe, slice};
 use crate::watch::Watch;
@@ -59,7 +59,7 @@ pub async fn keep(client: Client, views: ClusterViews, hostnames: watch::Receive
         crate::publish(&sender, Some(Arc::new(nodes)));
     };
     let name = ResourceSlice::name_any;
-    let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);
+    let following = follow(locals, "ResourceSlices", name, node, publish);
     let shared = Watch::new(api.clone()).fields(&of_pools);
     let task = PoolTask {
         client,

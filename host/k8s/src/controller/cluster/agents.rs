@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::answers::{self, Failure};
 use crate::crd::DiscoveryHandler;
-use crate::index::{TRIES_AGAIN, follow};
+use crate::index::follow;
 use crate::reports::NODE_LABEL;
 use crate::requests::delete_only;
 use crate::until;
@@ -44,9 +44,8 @@ pub fn watch(
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = Watch::new(pods).labels(selector);
-    let what = ("Pods of agents", TRIES_AGAIN);
     let read = |pod, _: Option<&String>| node(pod);
-    let following = follow(pods, what, Pod::name_any, read, publish);
+    let following = follow(pods, "Pods of agents", Pod::name_any, read, publish);
     tasks.add_loop("watch of agents", following);
     let api: Api<DiscoveryHandler> = Api::all(client.clone());
     let remove = async move |node: String| {

@@ -25,7 +25,7 @@ use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME, edit, written};
 use crate::bounded_store::BoundedStore;
 use crate::crd::DiscoveryHandler;
-use crate::index::{ObjectMap, TRIES_AGAIN, follow};
+use crate::index::{ObjectMap, follow};
 use crate::manifest;
 use crate::reports;
 use crate::requests::{patch_by, reference};
@@ -120,8 +120,7 @@ pub fn follow_configurations(
             manifest,
         })
     };
-    let what = ("Configurations", TRIES_AGAIN);
-    let following = follow(watch, what, name, read, publish);
+    let following = follow(watch, "Configurations", name, read, publish);
     tasks.add_loop("watch of statuses", following);
     (configurations, manifests)
 }
@@ -146,7 +145,7 @@ pub fn follow_reports(client: &Client, tasks: &mut Tasks) -> watch::Receiver<Arc
         })
     };
     let watch = Watch::new(Api::all(client.clone())).page(REPORTS);
-    let what = ("discoveryhandlers.leafhost.dev", TRIES_AGAIN);
+    let what = "discoveryhandlers.leafhost.dev";
     let following = follow(watch, what, name, read, publish);
     tasks.add_loop("watch of reports", following);
     reports
