@@ -18,7 +18,7 @@ use leafhost_core::names::digest;
 use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
 
-use crate::answers::{self, Kind};
+use crate::answers::{self, Failure, Kind};
 use crate::requests::put_by;
 
 /// Timeout of a request.
@@ -269,13 +269,12 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let probe = object(&name, &probe);
     let kept = answers::within(REQUEST, api.create(&params, &probe)).await;
-    let kept = kept.map_err(|failure| ReadError {
-        message: match failure.kind {
-            Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
-            Kind::Denied => format!("{}; allow the service account to create resourceslices", failure.message),
-            _ => failure.describe(),
+    let kept = kept.map_err(|failure| match failure.kind {
+        Kind::Undefined => ReadError {
+            message: "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
+            is_transient: false,
         },
-        is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
+        _ => read_error(&failure, "allow the service account to create resourceslices"),
     })?;
     let device = slice(&kept).and_then(|slice| slice.devices.into_values().next());
     let device = device.unwrap_or_default();
@@ -283,6 +282,17 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
         shares: device.shares.is_some(),
         taints: !device.taints.is_empty(),
     })
+}
+
+/// Converts a failure to an error of the ports of claims. `remedy` is for a missing right.
+pub fn read_error(failure: &Failure, remedy: &str) -> ReadError {
+    ReadError {
+        message: match failure.kind {
+            Kind::Denied => format!("{}; {remedy}", failure.message),
+            _ => failure.describe(),
+        },
+        is_transient: !matches!(failure.kind, Kind::Denied | Kind::Refused | Kind::Undefined),
+    }
 }
 
 #[cfg(test)]

@@ -244,11 +244,7 @@ async fn delete(
 }
 
 fn read_error(what: String, failure: &Failure) -> ReadError {
-    let why = if failure.is_missing() {
-        "it does not exist".to_owned()
-    } else {
-        failure.describe()
-    };
+    let why = failure.describe();
     ReadError { what, why }
 }
 

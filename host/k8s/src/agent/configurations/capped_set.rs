@@ -68,41 +68,13 @@ pub struct LeftOutSummary {
     pub generation: Option<i64>,
 }
 
-/// Cap that an object exceeds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Cap {
-    NumberOfNamespace,
-    BytesOfNamespace,
-    Number,
-    Bytes,
-}
-
-impl Cap {
-    /// Returns the cap in words.
-    pub fn describe(self) -> String {
-        match self {
-            Self::NumberOfNamespace => format!("{MAX_OF_NAMESPACE} Configurations of a namespace"),
-            Self::BytesOfNamespace => format!(
-                "{} MiB of Configurations of a namespace",
-                MAX_BYTES_OF_NAMESPACE >> 20
-            ),
-            Self::Number => format!("{MAX_CONFIGURATIONS} Configurations of all namespaces"),
-            Self::Bytes => format!(
-                "{} MiB of Configurations of all namespaces",
-                MAX_BYTES >> 20
-            ),
-        }
-    }
-}
-
 /// An object that is left out.
 #[derive(Debug)]
 pub struct LeftOut {
     /// Description of the object.
     pub mention: LeftOutSummary,
-    /// Cap that the object exceeds.
-    pub cap: Cap,
+    /// Cap that the object exceeds, in words.
+    pub cap: String,
     bytes: usize,
 }
 
@@ -218,20 +190,27 @@ impl<T> CappedSet<T> {
         })
     }
 
-    /// Returns the exceeded cap and the object to leave out.
-    fn beyond(&self, namespace: &str) -> Option<(Cap, Name)> {
+    /// Returns the exceeded cap in words, and the object to leave out.
+    fn beyond(&self, namespace: &str) -> Option<(String, Name)> {
         let (number, bytes) = self.share(namespace);
+        let mib = |bytes: usize| format!("{} MiB of", bytes >> 20);
         let (cap, is_of_all) = if number > MAX_OF_NAMESPACE {
-            (Cap::NumberOfNamespace, false)
+            (MAX_OF_NAMESPACE.to_string(), false)
         } else if bytes > MAX_BYTES_OF_NAMESPACE {
-            (Cap::BytesOfNamespace, false)
+            (mib(MAX_BYTES_OF_NAMESPACE), false)
         } else if self.held.len() > MAX_CONFIGURATIONS {
-            (Cap::Number, true)
+            (MAX_CONFIGURATIONS.to_string(), true)
         } else if self.bytes > MAX_BYTES {
-            (Cap::Bytes, true)
+            (mib(MAX_BYTES), true)
         } else {
             return None;
         };
+        let of = if is_of_all {
+            "all namespaces"
+        } else {
+            "a namespace"
+        };
+        let cap = format!("{cap} Configurations of {of}");
         let held = self.held.iter();
         let candidates = held.filter(|((of, _), _)| is_of_all || of == namespace);
         let (last, _) = candidates.max_by_key(|(name, held)| (&held.rank, *name))?;
@@ -331,7 +310,7 @@ mod tests {
         let named: Vec<_> = taken.left_out().collect();
         assert_eq!(named.len(), MAX_NAMED_OF_NAMESPACE);
         assert!(named.iter().all(|(namespace, _, one)| *namespace == "aaa"
-            && one.cap == Cap::NumberOfNamespace));
+            && one.cap == "500 Configurations of a namespace"));
     }
 
     #[test]
@@ -375,9 +354,10 @@ mod tests {
         taken.put(mk_name("a", 0), mk_object(1, "0", half + 1));
         let left_out: Vec<_> = taken
             .left_out()
-            .map(|(_, name, one)| (name, one.cap))
+            .map(|(_, name, one)| (name, &*one.cap))
             .collect();
-        assert_eq!(left_out, [("c00000", Cap::BytesOfNamespace)]);
+        let cap = "8 MiB of Configurations of a namespace";
+        assert_eq!(left_out, [("c00000", cap)]);
         assert!(!taken.has_room());
         taken.put(mk_name("a", 0), mk_object(1, "0", half));
         assert_eq!(taken.left_out_count(), 0);

@@ -202,7 +202,7 @@ impl ConfigurationIndex {
             let left_out = LeftOutConfiguration {
                 handler: one.mention.handler.clone(),
                 generation: one.mention.generation,
-                cap: one.cap.describe(),
+                cap: one.cap.clone(),
             };
             set.left_out.insert(key, left_out);
         }
