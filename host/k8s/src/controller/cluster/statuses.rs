@@ -12,7 +12,7 @@ use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
 use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
-use leafhost_core::node_report::ReportedHandler;
+use leafhost_core::node_report::{ObjectName, ReportedHandler};
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
@@ -152,23 +152,18 @@ pub fn follow_reports(client: &Client, tasks: &mut Tasks) -> watch::Receiver<Arc
 }
 
 async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
+    let core = |kind: &str, object: &ObjectName| {
+        let place = (&*object.namespace, &*object.name);
+        reference("v1", kind, place, &object.uid)
+    };
     let (action, regarding) = match &event.regarding {
         Regarding::Configuration(key, uid) => {
             let place = (key.namespace(), key.name());
             let regarding = reference(API_VERSION, "Configuration", place, uid);
             ("Discover", regarding)
         }
-        Regarding::ConfigMap(object) => {
-            let place = (&*object.namespace, &*object.name);
-            (
-                "LoadHandler",
-                reference("v1", "ConfigMap", place, &object.uid),
-            )
-        }
-        Regarding::Pod(object) => {
-            let place = (&*object.namespace, &*object.name);
-            ("Evict", reference("v1", "Pod", place, &object.uid))
-        }
+        Regarding::ConfigMap(object) => ("LoadHandler", core("ConfigMap", object)),
+        Regarding::Pod(object) => ("Evict", core("Pod", object)),
     };
     let event = events::Event {
         type_: EventType::Warning,
