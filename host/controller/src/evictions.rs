@@ -226,7 +226,7 @@ impl PodEvictor<'_> {
                 if !matches!(error, EvictionError::NotNow(_)) {
                     self.metrics.failed(Write::Eviction);
                 }
-                if let EvictionError::Denied(error) = error {
+                if let EvictionError::Write(WriteError::Denied(error)) = error {
                     self.denied.insert(loss.configuration, error);
                 }
             }
@@ -245,7 +245,7 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
         return Ok(Some(why));
     }
     match cluster.evict(pod, &state.uid).await {
-        Err(EvictionError::Gone) => return Ok(Some("it is gone")),
+        Err(EvictionError::Write(WriteError::Outdated)) => return Ok(Some("it is gone")),
         evicted => evicted?,
     }
     let event = Event {
@@ -269,17 +269,9 @@ async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
 /// Returns the outcome as the answer to a write.
 fn answer(outcome: &Outcome) -> Result<(), WriteError> {
     match outcome {
-        Ok(_) | Err(EvictionError::Gone) => Ok(()),
-        Err(EvictionError::NotNow(message) | EvictionError::Denied(message)) => {
-            Err(WriteError::Denied(message.clone()))
-        }
-        Err(EvictionError::NoAnswer {
-            message,
-            retry_after,
-        }) => Err(WriteError::NoAnswer {
-            message: message.clone(),
-            retry_after: *retry_after,
-        }),
+        Ok(_) | Err(EvictionError::Write(WriteError::Outdated)) => Ok(()),
+        Err(EvictionError::NotNow(message)) => Err(WriteError::Denied(message.clone())),
+        Err(EvictionError::Write(error)) => Err(error.clone()),
     }
 }
 

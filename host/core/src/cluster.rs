@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -124,20 +123,9 @@ pub enum EvictionError {
     /// Not allowed at the moment, for example because of a `PodDisruptionBudget`.
     #[error("{0}")]
     NotNow(String),
-    /// Denied by the API server, for example because a permission is missing.
-    #[error("{0}")]
-    Denied(String),
-    /// No pod, or another pod, has the name.
-    #[error("the pod is gone")]
-    Gone,
-    /// No answer arrived.
-    #[error("{message}")]
-    NoAnswer {
-        /// Description of the error.
-        message: String,
-        /// Delay before the next attempt, if the API server asks for one.
-        retry_after: Option<Duration>,
-    },
+    /// Failed like any write; [`WriteError::Outdated`] if no pod, or another pod, has the name.
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 /// Watches of the cluster.

@@ -166,7 +166,8 @@ async fn an_eviction_that_a_budget_forbids_is_tried_ever_later_and_is_no_failure
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_a_problem_of_the_configuration_until_an_eviction_succeeds() {
     let (fake, problems, _task) = start(1, true).await;
-    *fake.keeps.lock().unwrap() = Some(EvictionError::Denied("no right".into()));
+    let denied = WriteError::Denied("no right".into());
+    *fake.keeps.lock().unwrap() = Some(denied.into());
     lose(&fake);
     pass(15).await;
     let expected = Problem::PodsNotRestarted {

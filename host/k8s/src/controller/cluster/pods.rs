@@ -7,9 +7,11 @@ use leafhost_core::brokers::{CONTROLLER_LABEL, INSTANCE_LABEL};
 use leafhost_core::cluster::{EvictionError, PodState};
 use leafhost_core::names::GROUP;
 use leafhost_core::scheduling::PodKey;
+use leafhost_core::status_store::WriteError;
 use serde_json::{Value, json};
 
-use crate::answers::{self, Failure, Kind};
+use super::write_error;
+use crate::answers::{self, Failure};
 use crate::instance::REQUEST;
 
 /// Annotation of mirror pods, which represent a kubelet's static pods.
@@ -45,18 +47,13 @@ pub async fn evict(client: &Client, key: &PodKey, uid: &str) -> Result<(), Evict
 
 fn eviction_error(failure: &Failure) -> EvictionError {
     let message = failure.message.clone();
-    match failure.kind {
+    match write_error(failure) {
         _ if failure.code == Some(NOT_NOW) => EvictionError::NotNow(message),
-        Kind::Taken | Kind::Conflict | Kind::Mismatch | Kind::Missing | Kind::NoNamespace => {
-            EvictionError::Gone
+        // The problem of the Configuration has another remedy.
+        WriteError::Denied(_) => {
+            WriteError::Denied(format!("the API server refuses it: {message}")).into()
         }
-        Kind::Undefined | Kind::Denied | Kind::Refused => {
-            EvictionError::Denied(format!("the API server refuses it: {message}"))
-        }
-        _ => EvictionError::NoAnswer {
-            message: failure.describe(),
-            retry_after: failure.retry_after.filter(|_| !failure.may_be_done()),
-        },
+        error => error.into(),
     }
 }
 
@@ -129,14 +126,18 @@ mod tests {
             assert_eq!(stub.requests(path), 1, "{what}");
             let is_expected = match what {
                 "done" => answer.is_ok(),
-                "missing" => answer == Err(EvictionError::Gone),
+                "missing" => answer == Err(WriteError::Outdated.into()),
                 "refused" => {
                     matches!(&answer, Err(EvictionError::NotNow(why)) if why.contains("budget"))
                 }
                 "denied" => {
-                    matches!(&answer, Err(EvictionError::Denied(why)) if why.contains("no right"))
+                    let denied = "the API server refuses it: no right".to_owned();
+                    answer == Err(WriteError::Denied(denied).into())
                 }
-                _ => matches!(&answer, Err(EvictionError::NoAnswer { .. })),
+                _ => matches!(
+                    &answer,
+                    Err(EvictionError::Write(WriteError::NoAnswer { .. }))
+                ),
             };
             assert!(is_expected, "{what}: {answer:?}");
         }
