@@ -310,21 +310,17 @@ where
     /// Delays the next request after a failure, and passes the failure on. If the version is too old, returns false and does not pass the
     /// failure on.
     async fn continues_after(&mut self, failure: Failure) -> bool {
-        self.delay(&failure);
+        let mut wait = self.backoff.next().unwrap_or(LONGEST);
+        if failure.code == Some(404) {
+            wait = wait.min(UNDEFINED);
+        }
+        self.resume = Instant::now() + wait;
         if failure.code == Some(410) {
             return false;
         }
         self.is_failing = true;
         self.pass(Err(failure)).await;
         true
-    }
-
-    fn delay(&mut self, failure: &Failure) {
-        let mut wait = self.backoff.next().unwrap_or(LONGEST);
-        if failure.code == Some(404) {
-            wait = wait.min(UNDEFINED);
-        }
-        self.resume = Instant::now() + wait;
     }
 
     /// Returns the time after which a silent API server counts as lost. It ends each watch earlier.

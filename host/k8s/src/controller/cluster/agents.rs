@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -75,7 +76,7 @@ fn node(pod: Pod) -> Option<String> {
     (runs && !is_ending).then_some(pod.spec?.node_name?)
 }
 
-/// Removes outdated reports while this process leads. Returns only if a source ends.
+/// Removes outdated reports while this process leads.
 async fn remove_outdated(
     mut reports: watch::Receiver<Arc<ReportSet>>,
     mut running: watch::Receiver<Running>,
@@ -108,14 +109,11 @@ async fn remove_outdated(
             remove(node).await;
             continue;
         }
-        let changed = tokio::select! {
-            changed = reports.changed() => changed,
-            changed = running.changed() => changed,
-            changed = leads.changed() => changed,
-            () = until(next.map(|(_, at)| at)) => Ok(()),
-        };
-        if changed.is_err() {
-            return;
+        tokio::select! {
+            () = changed(&mut reports) => {}
+            () = changed(&mut running) => {}
+            () = changed(&mut leads) => {}
+            () = until(next.map(|(_, at)| at)) => {}
         }
     }
 }
