@@ -144,26 +144,15 @@ impl<T> CappedSet<T> {
         })
     }
 
-    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded.
-    pub fn put(&mut self, name: Name, mut object: Object<T>) {
-        object.rank.is_new = !self.keeps_place(&name, &object);
-        self.put_ranked(name, object);
-    }
-
-    /// Takes an object of a list that is being read, like [`Self::put`]; `before` holds the objects taken until now.
-    pub fn put_listed(&mut self, before: &Self, name: Name, mut object: Object<T>) {
-        object.rank.is_new = !before.keeps_place(&name, &object);
-        self.put_ranked(name, object);
-    }
-
-    /// Returns true if the object may keep the rank of its earlier version. An object that has grown needs room like a new one.
-    fn keeps_place(&self, name: &Name, now: &Object<T>) -> bool {
-        let earlier = self.held.get(name);
-        earlier
-            .is_some_and(|earlier| earlier.rank.uid == now.rank.uid && now.bytes <= earlier.bytes)
-    }
-
-    fn put_ranked(&mut self, name: Name, object: Object<T>) {
+    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded. For an object of a list that is
+    /// being read, `before` holds the objects taken until now.
+    pub fn put(&mut self, before: Option<&Self>, name: Name, mut object: Object<T>) {
+        let earlier = before.unwrap_or(self).held.get(&name);
+        // An object that has grown needs room like a new one.
+        let keeps_place = earlier.is_some_and(|earlier| {
+            earlier.rank.uid == object.rank.uid && object.bytes <= earlier.bytes
+        });
+        object.rank.is_new = !keeps_place;
         self.remove(&name);
         let namespace = name.0.clone();
         self.bytes = self.bytes.saturating_add(object.bytes);
@@ -287,7 +276,7 @@ mod tests {
             for number in 0..*number {
                 second += 1;
                 let name = mk_name(namespace, number);
-                listed.put_listed(before, name.clone(), mk_object(second, &name.1, 1));
+                listed.put(Some(before), name.clone(), mk_object(second, &name.1, 1));
             }
         }
         listed.settle();
@@ -336,7 +325,7 @@ mod tests {
         );
         // Another object of the same name counts as new.
         let mut taken = list(&CappedSet::default(), &[("aaa", MAX_OF_NAMESPACE)]);
-        taken.put(mk_name("aaa", 9_999), mk_object(0, "older", 1));
+        taken.put(None, mk_name("aaa", 9_999), mk_object(0, "older", 1));
         assert_eq!(taken.get(&mk_name("aaa", 9_999)), None);
     }
 
@@ -346,12 +335,13 @@ mod tests {
         let half = MAX_BYTES_OF_NAMESPACE / 2;
         for (number, second) in [(0, 1), (1, 2)] {
             taken.put(
+                None,
                 mk_name("a", number),
                 mk_object(second, &number.to_string(), half),
             );
         }
         taken.settle();
-        taken.put(mk_name("a", 0), mk_object(1, "0", half + 1));
+        taken.put(None, mk_name("a", 0), mk_object(1, "0", half + 1));
         let left_out: Vec<_> = taken
             .left_out()
             .map(|(_, name, one)| (name, &*one.cap))
@@ -359,7 +349,7 @@ mod tests {
         let cap = "8 MiB of Configurations of a namespace";
         assert_eq!(left_out, [("c00000", cap)]);
         assert!(!taken.has_room());
-        taken.put(mk_name("a", 0), mk_object(1, "0", half));
+        taken.put(None, mk_name("a", 0), mk_object(1, "0", half));
         assert_eq!(taken.left_out_count(), 0);
     }
 

@@ -60,7 +60,7 @@ impl ConfigurationIndex {
         for object in objects {
             let name = name_of(&object);
             let object = read(object, None);
-            self.taken.put(name, object);
+            self.taken.put(None, name, object);
         }
         self.taken.settle();
     }
@@ -82,7 +82,7 @@ impl ConfigurationIndex {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
         let listing = self.listing.get_or_insert_default();
-        listing.put_listed(&self.taken, name, object);
+        listing.put(Some(&self.taken), name, object);
     }
 
     /// Ends the list; objects that are not in it are gone.
@@ -98,7 +98,7 @@ impl ConfigurationIndex {
     pub fn apply(&mut self, object: DynamicObject) {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
-        self.taken.put(name, object);
+        self.taken.put(None, name, object);
         self.taken.settle();
     }
 
