@@ -62,7 +62,7 @@ impl<M: Default> Index<M> {
                     self.listing.put(name, value);
                 }
             }
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 self.held = std::mem::take(&mut self.listing);
                 self.is_read = true;
                 return true;

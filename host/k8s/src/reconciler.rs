@@ -210,7 +210,7 @@ impl<T: Reconcile> Reconciler<T> {
                 let is_wanted = self.wanted.contains_key(&object.name_any());
                 self.rules.hold(&mut self.listing, is_wanted, object);
             }
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 self.unwatched = None;
                 self.found = Some(std::mem::take(&mut self.listing));
             }

@@ -114,7 +114,7 @@ fn take(
     match event {
         Ok(Event::Init) => index.begin(),
         Ok(Event::InitApply(object)) => index.list(object),
-        Ok(Event::InitDone) => index.finish(),
+        Ok(Event::InitDone(_)) => index.finish(),
         Ok(Event::Apply(object)) => index.apply(object),
         Ok(Event::Delete(object)) => index.delete(&object),
         Ok(Event::Resumed) => *trouble = None,

@@ -54,9 +54,9 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
             event = watch.next() => {
                 publication.get_or_insert(earliest);
                 match event {
-                    Ok(Event::InitDone) => {
+                    Ok(Event::InitDone(listed)) => {
                         shared.interrupted(scope, None);
-                        if list_ended(shared, &api, scope, watch.listed()).await {
+                        if list_ended(shared, &api, scope, listed).await {
                             // This list is from after the restore.
                             restored.mark_unchanged();
                         }
@@ -132,7 +132,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 tracing::warn!(instance = name, error, "cannot read an Instance");
             }
         },
-        Event::Resumed | Event::InitDone => {}
+        Event::Resumed | Event::InitDone(_) => {}
         Event::Delete(object) => {
             let (key, uid) = (instance::key(&object), object.uid().unwrap_or_default());
             let held = shared.state().view.instances().get(&key).cloned();

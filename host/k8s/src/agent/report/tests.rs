@@ -239,7 +239,7 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
 /// Ends an empty list.
 fn found_nothing(task: &mut KubeReport) {
     task.reconciler.take(Ok(Event::Init));
-    task.reconciler.take(Ok(Event::InitDone));
+    task.reconciler.take(Ok(Event::InitDone(5)));
 }
 
 #[tokio::test]

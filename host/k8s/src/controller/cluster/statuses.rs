@@ -253,7 +253,6 @@ fn manifest_of(
 #[cfg(test)]
 mod tests {
     use leafhost_core::configuration::Backend;
-    use leafhost_core::node_report::ObjectName;
     use leafhost_core::status_store::ConditionType;
     use serde_json::json;
 
