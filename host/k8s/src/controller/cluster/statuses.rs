@@ -38,10 +38,10 @@ const MAX_NOTE: usize = 1_000;
 
 /// A Configuration as it was read.
 struct Read {
-    state: Option<(ConfigurationKey, Arc<ConfigurationState>)>,
+    state: Option<Arc<ConfigurationState>>,
     deleting: Option<Deleting>,
     /// Last valid version, for brokers.
-    manifest: Option<(ConfigurationKey, Arc<Manifest>)>,
+    manifest: Option<Arc<Manifest>>,
 }
 
 /// A report of a node on a handler.
@@ -84,43 +84,38 @@ pub fn follow_configurations(
 ) {
     let (sender, configurations) = watch::channel(Arc::default());
     let (manifest_sender, manifests) = watch::channel(Arc::default());
-    let publish = move |all: &BTreeMap<_, Read>| {
-        let all = all.values();
-        let deleting = all.clone().map(|one| &one.deleting);
+    let publish = move |all: &BTreeMap<Option<ConfigurationKey>, Read>| {
+        let deleting = all.values().map(|one| &one.deleting);
         finalizers.show(DeletingKind::Configuration, deleting);
-        let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
-        let manifests = all.filter_map(|one| one.manifest.clone()).collect();
-        let complete = true;
-        crate::publish(
-            &sender,
-            ConfigurationStates {
-                complete,
-                configurations,
-            },
-        );
-        crate::publish(
-            &manifest_sender,
-            ManifestSet {
-                complete,
-                manifests,
-            },
-        );
+        let states = all.iter();
+        let states = states.filter_map(|(key, one)| Some((key.clone()?, one.state.clone()?)));
+        let states = ConfigurationStates {
+            complete: true,
+            configurations: states.collect(),
+        };
+        crate::publish(&sender, states);
+        let manifests = all.iter();
+        let manifests =
+            manifests.filter_map(|(key, one)| Some((key.clone()?, one.manifest.clone()?)));
+        let manifests = ManifestSet {
+            complete: true,
+            manifests: manifests.collect(),
+        };
+        crate::publish(&manifest_sender, manifests);
     };
-    let name = |object: &DynamicObject| (object.namespace(), object.name_any());
     let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
     let read = |object: DynamicObject, before: Option<&Read>| {
         let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-        let earlier = before.and_then(|before| before.state.as_ref());
-        let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
-        let earlier = before.and_then(|before| before.manifest.as_ref());
-        let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
+        key(&object)?;
+        let state = state(&object, before.and_then(|before| before.state.as_deref()));
+        let manifest = manifest_of(&object, before.and_then(|before| before.manifest.as_ref()));
         (state.is_some() || manifest.is_some()).then(|| Read {
             deleting: deleting.filter(|_| state.is_some()),
             state,
             manifest,
         })
     };
-    let following = follow(watch, "Configurations", name, read, publish);
+    let following = follow(watch, "Configurations", key, read, publish);
     tasks.add_loop("watch of statuses", following);
     (configurations, manifests)
 }
@@ -195,13 +190,18 @@ impl StatusStore for KubeCluster {
     }
 }
 
+/// Returns the key of a Configuration, or `None` if the object has an invalid name.
+fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
+    let meta = object.meta();
+    ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()
+}
+
 /// Reads a Configuration. If an annotation is invalid, the values read before stay, as with agents.
 fn state(
     object: &DynamicObject,
     before: Option<&ConfigurationState>,
-) -> Option<(ConfigurationKey, Arc<ConfigurationState>)> {
+) -> Option<Arc<ConfigurationState>> {
     let meta = object.meta();
-    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
     let mut wrong = Vec::new();
@@ -221,16 +221,12 @@ fn state(
         restarts_pods,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     };
-    Some((key, Arc::new(state)))
+    Some(Arc::new(state))
 }
 
 /// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
-fn manifest_of(
-    object: &DynamicObject,
-    before: Option<&Arc<Manifest>>,
-) -> Option<(ConfigurationKey, Arc<Manifest>)> {
+fn manifest_of(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
     let meta = object.meta();
-    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
     let mut manifest = if let Some(mut manifest) = usable {
@@ -247,7 +243,7 @@ fn manifest_of(
         let deleted = deleted.map(|time| time.0.to_string());
         Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
     }
-    Some((key, manifest))
+    Some(manifest)
 }
 
 #[cfg(test)]
@@ -267,8 +263,8 @@ mod tests {
                 "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": 0}}))
             .unwrap()
         };
-        let (_, first) = state(&with("dra"), None).unwrap();
-        let (_, then) = state(&with("both"), Some(&first)).unwrap();
+        let first = state(&with("dra"), None).unwrap();
+        let then = state(&with("both"), Some(&first)).unwrap();
         for one in [first, then] {
             assert_eq!((one.backend, one.evicts), (Backend::Dra, true));
         }
@@ -283,16 +279,16 @@ mod tests {
             .unwrap()
         };
         let plugin = "device-plugin";
-        let (_, wrong) = state(&with("yes", plugin), None).unwrap();
+        let wrong = state(&with("yes", plugin), None).unwrap();
         assert!(!wrong.restarts_pods);
-        let (_, first) = state(&with("true", plugin), None).unwrap();
+        let first = state(&with("true", plugin), None).unwrap();
         for (restarts, allocation, expected) in [
             ("yes", plugin, true),
             ("true", "dra", true),
             ("false", plugin, false),
             ("false", "dra", false),
         ] {
-            let (_, then) = state(&with(restarts, allocation), Some(&first)).unwrap();
+            let then = state(&with(restarts, allocation), Some(&first)).unwrap();
             assert_eq!(then.restarts_pods, expected, "{restarts} {allocation}");
         }
     }
@@ -337,9 +333,7 @@ mod tests {
             let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": {"name": "cams", "namespace": "plant",
                 "uid": "u", "resourceVersion": "7", "generation": 3}, "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": "x"},
                 "status": status});
-            state(&serde_json::from_value(object).unwrap(), None)
-                .unwrap()
-                .1
+            state(&serde_json::from_value(object).unwrap(), None).unwrap()
         };
         let state = object(json!({"conditions": "none"}));
         assert_eq!(
