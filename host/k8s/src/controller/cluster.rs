@@ -12,7 +12,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
-    PodState, ReadError,
+    PodState,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
@@ -171,21 +171,21 @@ impl Cluster for KubeCluster {
         finalizers::set(&self.client, object, finalizers).await
     }
 
-    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, String> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let found = answers::within(REQUEST, nodes.get_opt(name)).await;
         found
             .map(|node| node.as_ref().map(state))
-            .map_err(|failure| read_error(format!("Node {name}"), &failure))
+            .map_err(|failure| unread(&format!("Node {name}"), &failure))
     }
 
-    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError> {
+    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, String> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let params = ListParams::default().fields(&selector);
         let listed = answers::within(REQUEST, pods.list(&params)).await;
         let listed =
-            listed.map_err(|failure| read_error(format!("the pods of node {node}"), &failure))?;
+            listed.map_err(|failure| unread(&format!("the pods of node {node}"), &failure))?;
         Ok(listed.iter().flat_map(requests).collect())
     }
 
@@ -243,9 +243,9 @@ async fn delete(
         .map(drop)
 }
 
-fn read_error(what: String, failure: &Failure) -> ReadError {
+fn unread(what: &str, failure: &Failure) -> String {
     let why = failure.describe();
-    ReadError { what, why }
+    format!("cannot read {what}: {why}; the controller tries again")
 }
 
 /// Converts a failure to a write error.
