@@ -375,10 +375,4 @@ impl<T: Reconcile> Reconciler<T> {
             _ => failure.describe_watch(resource),
         }
     }
-
-    /// Returns the number of failures in a row for an object.
-    #[cfg(test)]
-    pub fn failures(&self, name: &str) -> u32 {
-        self.pauses.get(name).map_or(0, |pause| pause.failures)
-    }
 }
