@@ -24,17 +24,6 @@ pub struct Review {
     request: AdmissionRequest<DynamicObject>,
 }
 
-/// Object of a broker that the controller writes.
-#[derive(Debug)]
-pub struct Broker {
-    /// Kind of the object.
-    pub kind: Kind,
-    /// Object to be stored.
-    pub object: Value,
-    /// Object to be replaced.
-    pub before: Option<Value>,
-}
-
 impl Review {
     /// Reads the body that the API server posts; the error says why it is not a review.
     pub fn read(body: &[u8]) -> Result<Self, String> {
@@ -80,8 +69,8 @@ impl Review {
         key.filter(|_| request.operation == Operation::Create)
     }
 
-    /// Returns the object that the controller writes, if its kind is one of a broker's objects.
-    pub fn broker(&self) -> Option<Broker> {
+    /// Returns the object that the controller writes, if its kind is one of a broker's objects, and the object to be replaced.
+    pub fn broker(&self) -> Option<(Kind, Value, Option<Value>)> {
         let kind = match (&*self.request.kind.group, &*self.request.kind.kind) {
             ("", "Pod") => Kind::Pod,
             ("batch", "Job") => Kind::Job,
@@ -90,11 +79,8 @@ impl Review {
             _ => return None,
         };
         let of = |object: &Option<DynamicObject>| serde_json::to_value(object.as_ref()?).ok();
-        Some(Broker {
-            kind,
-            object: of(&self.request.object)?,
-            before: of(&self.request.old_object),
-        })
+        let before = of(&self.request.old_object);
+        Some((kind, of(&self.request.object)?, before))
     }
 
     /// Drops the objects once they have been read, since the answer does not need them.
@@ -314,9 +300,9 @@ mod tests {
             let mut review = review("CREATE", &pod);
             (review.request.kind.group, review.request.kind.kind) = (group.into(), kind.into());
             let broker = review.broker();
-            assert_eq!(broker.as_ref().map(|broker| broker.kind), expected);
-            if let Some(broker) = broker {
-                assert_eq!((broker.object, broker.before), (pod.clone(), None));
+            assert_eq!(broker.as_ref().map(|(kind, ..)| *kind), expected);
+            if let Some((_, object, before)) = broker {
+                assert_eq!((object, before), (pod.clone(), None));
             }
             review.forget_objects();
             assert!(review.broker().is_none());
