@@ -205,8 +205,8 @@ async fn validate(
     };
     let mut problems = asked.problems;
     let mut warnings = asked.warnings;
-    if let Some(names) = &shared.names {
-        match names.check_name(asked.created.as_ref()).await {
+    if let (Some(names), Some(key)) = (&shared.names, &asked.created) {
+        match names.check_name(key).await {
             Ok(problem) => problems.extend(problem),
             Err(warning) => warnings.push(warning),
         }
