@@ -252,48 +252,41 @@ impl Entry {
         let name = name_of(&object);
         let uid = object.uid().unwrap_or_default();
         let is_deleting = object.metadata.deletion_timestamp.is_some();
-        let key = ConfigurationKey::new(&name.0, &name.1).ok();
-        let field_problem =
-            |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
         let source = Arc::new(object);
         let read = manifest::read(&source).map_err(|problem| vec![problem]);
-        match read.and_then(Configuration::try_from) {
-            Ok(good) => Self {
-                uid,
-                good: Some(Arc::new(good)),
-                source: Some(source),
-                problems: Vec::new(),
-            },
-            Err(problems) => {
-                let problems = problems.into_iter().map(field_problem).collect();
-                Self::bad(uid, is_deleting, problems, earlier)
+        let problems = match read.and_then(Configuration::try_from) {
+            Ok(good) => {
+                return Self {
+                    uid,
+                    good: Some(Arc::new(good)),
+                    source: Some(source),
+                    problems: Vec::new(),
+                };
             }
-        }
-    }
-
-    fn bad(
-        uid: String,
-        is_deleting: bool,
-        mut problems: Vec<SourceProblem>,
-        earlier: Option<&Self>,
-    ) -> Self {
+            Err(problems) => problems,
+        };
         let earlier = earlier.filter(|earlier| earlier.uid == uid);
-        let source = earlier.and_then(|earlier| earlier.source.clone());
         let mut good = earlier.and_then(|earlier| earlier.good.clone());
-        if let Some(good) = &mut good {
-            if is_deleting && !good.deleting {
-                Arc::make_mut(good).deleting = true;
-            }
-            for problem in &mut problems {
-                problem.message +=
-                    "; until it is corrected, the last accepted version stays in use";
-            }
+        if let Some(good) = &mut good
+            && is_deleting
+            && !good.deleting
+        {
+            Arc::make_mut(good).deleting = true;
         }
+        let note = match good {
+            Some(_) => "; until it is corrected, the last accepted version stays in use",
+            None => "",
+        };
+        let key = ConfigurationKey::new(&name.0, &name.1).ok();
+        let problems = problems.into_iter().map(|field: FieldProblem| {
+            let message = field.message + note;
+            problem(&name, key.as_ref(), &field.path, message)
+        });
         Self {
             uid,
             good,
-            source,
-            problems,
+            source: earlier.and_then(|earlier| earlier.source.clone()),
+            problems: problems.collect(),
         }
     }
 }
