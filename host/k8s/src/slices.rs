@@ -11,12 +11,12 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::attribute::{AttributeValue, nanos};
 use leafhost_core::claim::ports::{ReadError, SliceFeatures};
 use leafhost_core::names::digest;
 use leafhost_core::slice_device::SLOTS;
-use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
+use leafhost_core::slices::{DRIVER, Devices, Reach, Slice, SliceDevice, Taint, pack};
 
 use crate::answers::{self, Failure, Kind};
 use crate::requests::put_by;
@@ -205,6 +205,22 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
     text.or_else(|| value.int.map(AttributeValue::Int))
         .or_else(|| value.bool.map(AttributeValue::Bool))
         .or_else(|| value.version.clone().map(AttributeValue::Version))
+}
+
+/// Returns the objects that offer the wanted devices of a pool by name, as close to those of `found` as possible.
+pub fn packed<'a>(
+    pool: &str,
+    wanted: &BTreeMap<Reach, Devices>,
+    found: impl Iterator<Item = &'a ResourceSlice>,
+) -> BTreeMap<String, ResourceSlice> {
+    let found = found.filter(|one| one.spec.pool.name == pool);
+    let stored = found.filter_map(|one| Some((one.name_any(), slice(one)?)));
+    let packed = pack(pool, wanted, &stored.collect()).into_iter();
+    let objects = packed.map(|(name, slice)| {
+        let made = object(&name, &slice);
+        (name, made)
+    });
+    objects.collect()
 }
 
 /// Returns the found slice, changed to agree with the wanted one, or `None` if they agree.

@@ -14,7 +14,7 @@ use leafhost_core::claim::ports::SliceFeatures;
 use leafhost_core::cluster::ClusterViews;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::pools::{Pools, pools};
-use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
+use leafhost_core::slices::{DRIVER, Reach};
 use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
 use leafhost_core::wait::changed;
@@ -26,7 +26,7 @@ use crate::controller::left_over::has_some;
 use crate::controller::log_problem;
 use crate::index::follow;
 use crate::reconciler::{Reconcile, Reconciler};
-use crate::slices::{corrected, object, probe, slice};
+use crate::slices::{corrected, packed, probe};
 use crate::watch::Watch;
 use crate::{backoff, until};
 
@@ -232,23 +232,9 @@ fn all_slices(
     pools: &Pools,
     found: &BoundedStore<ResourceSlice>,
 ) -> BTreeMap<String, ResourceSlice> {
-    let mut stored: BTreeMap<&str, BTreeMap<String, Slice>> = BTreeMap::new();
-    for one in found.values() {
-        if let Some((pool, slice)) = pools.get_key_value(&one.spec.pool.name).zip(slice(one)) {
-            let stored = stored.entry(pool.0).or_default();
-            stored.insert(one.name_any(), slice);
-        }
-    }
-    let mut all = BTreeMap::new();
-    for (pool, wanted) in pools {
-        let stored = stored.remove(&**pool).unwrap_or_default();
-        let packed = pack(pool, wanted, &stored).into_iter();
-        all.extend(packed.map(|(name, slice)| {
-            let made = object(&name, &slice);
-            (name, made)
-        }));
-    }
-    all
+    let slices = pools.iter();
+    let slices = slices.flat_map(|(pool, wanted)| packed(pool, wanted, found.values()));
+    slices.collect()
 }
 
 /// Rules for the slices of all pools. Only the controller writes them, and a pool has as many as its devices need.
