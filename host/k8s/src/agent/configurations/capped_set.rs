@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
+use leafhost_core::ports::LeftOutConfiguration;
 
 /// Maximum number of objects per namespace.
 pub const MAX_OF_NAMESPACE: usize = 500;
@@ -53,28 +54,19 @@ pub struct Object<T> {
     pub rank: Rank,
     /// Size in bytes.
     pub bytes: usize,
-    /// Description to report if the object is left out.
-    pub mention: LeftOutSummary,
-    /// Value computed from the object.
-    pub value: T,
-}
-
-/// Description of an object that is left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOutSummary {
     /// Handler that the object names.
     pub handler: String,
     /// Generation of the object's spec.
     pub generation: Option<i64>,
+    /// Value computed from the object.
+    pub value: T,
 }
 
 /// An object that is left out.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// Description of the object.
-    pub mention: LeftOutSummary,
-    /// Cap that the object exceeds, in words.
-    pub cap: String,
+    /// Description of the object, with the cap that it exceeds.
+    pub what: LeftOutConfiguration,
     bytes: usize,
 }
 
@@ -161,8 +153,11 @@ impl<T> CappedSet<T> {
             && let Some(held) = self.release(&last)
         {
             let one = LeftOut {
-                mention: held.mention,
-                cap,
+                what: LeftOutConfiguration {
+                    handler: held.handler,
+                    generation: held.generation,
+                    cap,
+                },
                 bytes: held.bytes,
             };
             self.leave_out(last, one);
@@ -260,7 +255,8 @@ mod tests {
         Object {
             rank: Rank::new(Some(created), uid),
             bytes,
-            mention: LeftOutSummary::default(),
+            handler: String::new(),
+            generation: None,
             value: (),
         }
     }
@@ -299,7 +295,7 @@ mod tests {
         let named: Vec<_> = taken.left_out().collect();
         assert_eq!(named.len(), MAX_NAMED_OF_NAMESPACE);
         assert!(named.iter().all(|(namespace, _, one)| *namespace == "aaa"
-            && one.cap == "500 Configurations of a namespace"));
+            && one.what.cap == "500 Configurations of a namespace"));
     }
 
     #[test]
@@ -344,7 +340,7 @@ mod tests {
         taken.put(None, mk_name("a", 0), mk_object(1, "0", half + 1));
         let left_out: Vec<_> = taken
             .left_out()
-            .map(|(_, name, one)| (name, &*one.cap))
+            .map(|(_, name, one)| (name, &*one.what.cap))
             .collect();
         let cap = "8 MiB of Configurations of a namespace";
         assert_eq!(left_out, [("c00000", cap)]);

@@ -9,14 +9,12 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use leafhost_core::configuration::{Configuration, FieldProblem, MAX_CONFIGURATIONS};
 use leafhost_core::names::{ConfigurationKey, is_handler_name};
-use leafhost_core::ports::{
-    ConfigurationSet, ConfiguredDiscovery, LeftOutConfiguration, SourceProblem,
-};
+use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, SourceProblem};
 use leafhost_core::properties::{self, Lookup, Reference};
 use leafhost_core::resource_names::NameSet;
 use serde_json::Value;
 
-use super::capped_set::{CappedSet, LeftOutSummary, MAX_OF_NAMESPACE, Name, Object, Rank};
+use super::capped_set::{CappedSet, MAX_OF_NAMESPACE, Name, Object, Rank};
 use crate::agent::values::{Found, Wanted};
 use crate::manifest;
 
@@ -199,12 +197,7 @@ impl ConfigurationIndex {
             let Ok(key) = ConfigurationKey::new(namespace, name) else {
                 continue;
             };
-            let left_out = LeftOutConfiguration {
-                handler: one.mention.handler.clone(),
-                generation: one.mention.generation,
-                cap: one.cap.clone(),
-            };
-            set.left_out.insert(key, left_out);
+            set.left_out.insert(key, one.what.clone());
         }
         let message = format!(
             "{count} are not used, since an agent takes {MAX_OF_NAMESPACE} of a namespace and {MAX_CONFIGURATIONS} of all, such as {}; remove some, or let one find more devices",
@@ -234,14 +227,12 @@ fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
     Object {
         rank: Rank::new(object.metadata.creation_timestamp.clone(), uid),
         bytes: serde_json::to_vec(&object).map_or(0, |bytes| bytes.len()),
-        mention: LeftOutSummary {
-            handler: if is_handler_name(handler) {
-                handler.to_owned()
-            } else {
-                String::new()
-            },
-            generation: object.metadata.generation,
+        handler: if is_handler_name(handler) {
+            handler.to_owned()
+        } else {
+            String::new()
         },
+        generation: object.metadata.generation,
         value: Entry::read(object, earlier),
     }
 }
