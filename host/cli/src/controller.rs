@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
@@ -37,7 +37,8 @@ pub fn run(args: &ControllerArgs) -> Result<()> {
 
 async fn clear() -> Result<()> {
     let client = leafhost_k8s::connect().await?;
-    let configurations = leafhost_k8s::cluster::clear(&client).await?;
+    let cleared = leafhost_k8s::cluster::clear(&client).await;
+    let configurations = cleared.map_err(Error::msg)?;
     tracing::info!(
         configurations,
         "deleted all reports and removed the statuses of Configurations"

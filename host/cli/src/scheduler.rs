@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use leafhost_core::scheduling::Observer;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
@@ -35,7 +35,8 @@ fn config(args: SchedulerConfigArgs) -> Result<()> {
     let text = block_on(async {
         let client = leafhost_k8s::connect_as_user().await?;
         let names = names(client.default_namespace(), args.secret, args.service);
-        Ok(extender::entry(&client, &names, args.valid_days).await?)
+        let entry = extender::entry(&client, &names, args.valid_days).await;
+        entry.map_err(Error::msg)
     })?;
     Ok(terminal::print(&text)?)
 }

@@ -20,7 +20,8 @@ pub fn run(args: &SelectArgs) -> Result<()> {
     let pods = read(&args.file)?;
     let found = block_on(async {
         let client = leafhost_k8s::connect_as_user().await?;
-        Ok(leafhost_k8s::read_once(&client).await?)
+        let read = leafhost_k8s::read_once(&client).await;
+        read.map_err(anyhow::Error::msg)
     });
     let (instances, names) = found?;
     let names = Arc::new(names);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::cluster::{Cluster, ClusterViews, NodeSet, ReadError};
+use leafhost_core::cluster::{Cluster, ClusterViews, NodeSet};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::status_store::WriteError;
@@ -196,7 +196,7 @@ impl SlotReleaser<'_> {
 }
 
 /// Checks whether a node is gone.
-async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<Finding, ReadError> {
+async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<Finding, String> {
     let now = Timestamp::now();
     match nodes
         .nodes

@@ -88,16 +88,6 @@ pub fn is_of_akri(finalizer: &str) -> bool {
     !finalizer.contains('/') && !OF_KUBERNETES.contains(&finalizer)
 }
 
-/// Failed read, which may succeed later.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read {what}: {why}; the controller tries again")]
-pub struct ReadError {
-    /// Object that cannot be read.
-    pub what: String,
-    /// Answer of the API server, or the reason why there was none.
-    pub why: String,
-}
-
 /// State of a pod that may be evicted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodState {
@@ -164,11 +154,12 @@ pub trait Cluster: StatusStore + NameStore {
         object: &Deleting,
         finalizers: &[String],
     ) -> Result<(), WriteError>;
-    /// Reads the state of a node from the API server; returns `None` if the node does not exist.
-    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
+    /// Reads the state of a node from the API server; returns `None` if the node does not exist. The error is a description.
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, String>;
     /// Reads the requests of the pods of a node that have not ended: resources of `akri.sh`, claims as
-    /// [`crate::slot::claim_key`], and each pod whose devices a scheduler assigns as [`crate::slot::pod_key`].
-    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
+    /// [`crate::slot::claim_key`], and each pod whose devices a scheduler assigns as [`crate::slot::pod_key`]. The error is a
+    /// description.
+    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, String>;
     /// Writes a change of `base` if its resource version is still current; fails if another writer was first.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError>;
     /// Reads the state of a pod from the API server; returns `None` if the pod does not exist.

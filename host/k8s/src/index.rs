@@ -62,7 +62,7 @@ impl<M: Default> Index<M> {
                     self.listing.put(name, value);
                 }
             }
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 self.held = std::mem::take(&mut self.listing);
                 self.is_read = true;
                 return true;
@@ -90,14 +90,11 @@ impl<M: Default> Index<M> {
     }
 }
 
-/// Behavior of a controller while a watch fails, as described in the log.
-pub const TRIES_AGAIN: &str = "the controller tries again";
-
 /// Follows all objects forever. `name` and `read` are those of [`Index::take`]; `publish` gets all held values after each change, once the
-/// objects were listed. While the watch fails, the log names `what` and `meanwhile`.
+/// objects were listed. While the watch fails, the log names `what`.
 pub async fn follow<K, N, V, M>(
     mut watch: Watch<K>,
-    (what, meanwhile): (&str, &str),
+    what: &str,
     name: impl Fn(&K) -> N,
     read: impl Fn(K, Option<&V>) -> Option<V>,
     publish: impl Fn(&M),
@@ -111,7 +108,7 @@ pub async fn follow<K, N, V, M>(
             Ok(event) => _ = index.take(event, &name, &read),
             Err(failure) => {
                 let error = failure.message;
-                tracing::warn!(error, "cannot watch {what}; {meanwhile}");
+                tracing::warn!(error, "cannot watch {what}; the controller tries again");
             }
         };
         watch.take(take).await;

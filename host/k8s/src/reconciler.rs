@@ -210,7 +210,7 @@ impl<T: Reconcile> Reconciler<T> {
                 let is_wanted = self.wanted.contains_key(&object.name_any());
                 self.rules.hold(&mut self.listing, is_wanted, object);
             }
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 self.unwatched = None;
                 self.found = Some(std::mem::take(&mut self.listing));
             }
@@ -374,11 +374,5 @@ impl<T: Reconcile> Reconciler<T> {
             ),
             _ => failure.describe_watch(resource),
         }
-    }
-
-    /// Returns the number of failures in a row for an object.
-    #[cfg(test)]
-    pub fn failures(&self, name: &str) -> u32 {
-        self.pauses.get(name).map_or(0, |pause| pause.failures)
     }
 }

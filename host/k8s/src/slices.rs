@@ -11,14 +11,14 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::attribute::{AttributeValue, nanos};
 use leafhost_core::claim::ports::{ReadError, SliceFeatures};
 use leafhost_core::names::digest;
 use leafhost_core::slice_device::SLOTS;
-use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
+use leafhost_core::slices::{DRIVER, Devices, Reach, Slice, SliceDevice, Taint, pack};
 
-use crate::answers::{self, Kind};
+use crate::answers::{self, Failure, Kind};
 use crate::requests::put_by;
 
 /// Timeout of a request.
@@ -207,6 +207,22 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
         .or_else(|| value.version.clone().map(AttributeValue::Version))
 }
 
+/// Returns the objects that offer the wanted devices of a pool by name, as close to those of `found` as possible.
+pub fn packed<'a>(
+    pool: &str,
+    wanted: &BTreeMap<Reach, Devices>,
+    found: impl Iterator<Item = &'a ResourceSlice>,
+) -> BTreeMap<String, ResourceSlice> {
+    let found = found.filter(|one| one.spec.pool.name == pool);
+    let stored = found.filter_map(|one| Some((one.name_any(), slice(one)?)));
+    let packed = pack(pool, wanted, &stored.collect()).into_iter();
+    let objects = packed.map(|(name, slice)| {
+        let made = object(&name, &slice);
+        (name, made)
+    });
+    objects.collect()
+}
+
 /// Returns the found slice, changed to agree with the wanted one, or `None` if they agree.
 pub fn corrected(found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
     let is_owned = found.metadata.owner_references == wanted.metadata.owner_references;
@@ -269,13 +285,12 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let probe = object(&name, &probe);
     let kept = answers::within(REQUEST, api.create(&params, &probe)).await;
-    let kept = kept.map_err(|failure| ReadError {
-        message: match failure.kind {
-            Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
-            Kind::Denied => format!("{}; allow the service account to create resourceslices", failure.message),
-            _ => failure.describe(),
+    let kept = kept.map_err(|failure| match failure.kind {
+        Kind::Undefined => ReadError {
+            message: "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
+            is_transient: false,
         },
-        is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
+        _ => read_error(&failure, "allow the service account to create resourceslices"),
     })?;
     let device = slice(&kept).and_then(|slice| slice.devices.into_values().next());
     let device = device.unwrap_or_default();
@@ -283,6 +298,17 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
         shares: device.shares.is_some(),
         taints: !device.taints.is_empty(),
     })
+}
+
+/// Converts a failure to an error of the ports of claims. `remedy` is for a missing right.
+pub fn read_error(failure: &Failure, remedy: &str) -> ReadError {
+    ReadError {
+        message: match failure.kind {
+            Kind::Denied => format!("{}; {remedy}", failure.message),
+            _ => failure.describe(),
+        },
+        is_transient: !matches!(failure.kind, Kind::Denied | Kind::Refused | Kind::Undefined),
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -42,8 +40,8 @@ pub enum Event<K> {
     Init,
     /// Object of the list.
     InitApply(K),
-    /// The list has ended; objects that are not in it are gone.
-    InitDone,
+    /// The list of this version has ended; objects that are not in it are gone.
+    InitDone(u64),
     /// An object is new or has changed.
     Apply(K),
     /// An object is gone, or is no longer selected.
@@ -61,8 +59,6 @@ pub struct Watch<K> {
     reading: Option<Reading<K>>,
     /// Earliest time of the next list.
     resume: Instant,
-    /// Version of the last list.
-    listed: Arc<AtomicU64>,
 }
 
 /// Running reader, and the events that it passes on. Each event waits until the previous one is received.
@@ -93,7 +89,6 @@ where
             follow: WatchParams::default().timeout(OPEN),
             reading: None,
             resume: Instant::now(),
-            listed: Arc::default(),
         }
     }
 
@@ -130,7 +125,6 @@ where
                 backoff: DefaultBackoff::default(),
                 resume: self.resume,
                 is_failing: false,
-                listed: Arc::clone(&self.listed),
             };
             (reader.run().boxed(), events)
         });
@@ -169,11 +163,6 @@ where
         }
     }
 
-    /// Returns the version of the last completed list, or zero before the first.
-    pub fn listed(&self) -> u64 {
-        self.listed.load(Ordering::Relaxed)
-    }
-
     /// Makes the watch list the objects again, after a wait.
     pub fn restart(&mut self) {
         self.reading = None;
@@ -193,8 +182,6 @@ struct Reader<K> {
     resume: Instant,
     /// True if the last report about the watch was an error.
     is_failing: bool,
-    /// Version of the last list.
-    listed: Arc<AtomicU64>,
 }
 
 impl<K> Reader<K>
@@ -227,9 +214,8 @@ where
             page.continue_token = list.metadata.continue_.filter(|token| !token.is_empty());
             if page.continue_token.is_none() {
                 let version = list.metadata.resource_version.unwrap_or_default();
-                let number = version.parse().unwrap_or_default();
-                self.listed.store(number, Ordering::Relaxed);
-                self.pass(Ok(Event::InitDone)).await;
+                let listed = version.parse().unwrap_or_default();
+                self.pass(Ok(Event::InitDone(listed))).await;
                 return Ok(version);
             }
         }

@@ -148,7 +148,7 @@ impl Shared {
         request.release();
         match result {
             Ok(Ok(question)) => Ok((question, request)),
-            Ok(Err(error)) => refused(StatusCode::BAD_REQUEST, error.to_string()),
+            Ok(Err(why)) => refused(StatusCode::BAD_REQUEST, why),
             Err(error) => {
                 tracing::error!(%error, "reading a review panicked; this is a bug");
                 refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
@@ -205,8 +205,8 @@ async fn validate(
     };
     let mut problems = asked.problems;
     let mut warnings = asked.warnings;
-    if let Some(names) = &shared.names {
-        match names.check_name(asked.created.as_ref()).await {
+    if let (Some(names), Some(key)) = (&shared.names, &asked.created) {
+        match names.check_name(key).await {
             Ok(problem) => problems.extend(problem),
             Err(warning) => warnings.push(warning),
         }

@@ -20,13 +20,13 @@ const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
 
 /// A write of the controller under review.
 #[derive(Debug)]
-pub struct BrokerWrite<'a> {
+pub struct BrokerWrite {
     /// Kind of the object.
     pub kind: Kind,
     /// Object to be stored.
-    pub object: &'a Value,
+    pub object: Value,
     /// Object to be replaced; `None` for a new one.
-    pub before: Option<&'a Value>,
+    pub before: Option<Value>,
 }
 
 /// Owner of a broker as its owner reference names it.
@@ -40,7 +40,7 @@ pub struct ReferencedOwner {
     pub name: String,
 }
 
-impl BrokerWrite<'_> {
+impl BrokerWrite {
     /// Returns the object's controlling owner: an Instance or, for a service only, a Configuration.
     pub fn owner(&self) -> Result<ReferencedOwner, String> {
         let owner = self.controlling()?;
@@ -141,7 +141,7 @@ impl BrokerWrite<'_> {
                 return Err(differs(name));
             }
         }
-        let before = self.before.map(|before| field(before, "metadata"));
+        let before = self.before.as_ref().map(|before| field(before, "metadata"));
         if !are_kept(&["labels"], own, before.unwrap_or(made)) {
             return Err(differs("labels"));
         }
@@ -159,12 +159,12 @@ impl BrokerWrite<'_> {
         if !has_owners(own, made, before) {
             return Err(differs("ownerReferences"));
         }
-        compare::difference(self.kind, field(body, "spec"), field(self.object, "spec"))
+        compare::difference(self.kind, field(body, "spec"), field(&self.object, "spec"))
             .map_err(|path| format!("{path}: differs from what the Configuration asks for"))
     }
 
     fn metadata(&self) -> &Value {
-        field(self.object, "metadata")
+        field(&self.object, "metadata")
     }
 
     /// Returns the only owner reference of this API group that controls the object.

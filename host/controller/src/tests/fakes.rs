@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
     Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeLabels, NodeSet, NodeState,
-    PodState, ReadError,
+    PodState,
 };
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
@@ -116,17 +116,14 @@ impl Cluster for Fake {
         self.answer()
     }
 
-    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, String> {
         Ok(self.nodes.borrow().nodes.get(name).copied())
     }
 
-    async fn requested(&self, _node: &str) -> Result<BTreeSet<String>, ReadError> {
+    async fn requested(&self, _node: &str) -> Result<BTreeSet<String>, String> {
         *self.lists.lock().unwrap() += 1;
         let requested = self.requested.lock().unwrap().clone();
-        requested.ok_or_else(|| ReadError {
-            what: "pods".into(),
-            why: "no answer".into(),
-        })
+        requested.ok_or_else(|| "no answer".to_owned())
     }
 
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError> {

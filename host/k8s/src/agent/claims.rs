@@ -12,8 +12,8 @@ use leafhost_core::claim::{Allocated, AllocatedClaim, Parameters};
 use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::DRIVER;
 
-use crate::answers::{self, Failure, Kind};
-use crate::slices::count;
+use crate::answers;
+use crate::slices::{count, read_error};
 
 /// Timeout of a request; the kubelet waits for the answers to some.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -33,7 +33,8 @@ impl ClaimReader for KubeClaims {
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<AllocatedClaim>, ReadError> {
         let api: Api<ResourceClaim> = Api::namespaced(self.0.clone(), namespace);
         let found = answers::within(REQUEST, api.get_opt(name)).await;
-        let Some(claim) = found.map_err(|failure| unread(&failure))? else {
+        let remedy = "allow the agent's service account to get resourceclaims in the whole cluster";
+        let Some(claim) = found.map_err(|failure| read_error(&failure, remedy))? else {
             return Ok(None);
         };
         let uid = claim.metadata.uid.unwrap_or_default();
@@ -45,19 +46,6 @@ impl ClaimReader for KubeClaims {
             message,
             is_transient: false,
         })
-    }
-}
-
-fn unread(failure: &Failure) -> ReadError {
-    ReadError {
-        message: match failure.kind {
-            Kind::Denied => format!(
-                "{}; allow the agent's service account to get resourceclaims in the whole cluster",
-                failure.message
-            ),
-            _ => failure.describe(),
-        },
-        is_transient: !matches!(failure.kind, Kind::Denied | Kind::Refused | Kind::Undefined),
     }
 }
 

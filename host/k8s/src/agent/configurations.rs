@@ -9,6 +9,7 @@ use kube::{Api, Client};
 use leafhost_core::ports::{ConfigurationSet, SourceProblem};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
@@ -99,12 +100,8 @@ async fn run(
                 not_before = Instant::now() + LIST_AGAIN;
                 watch.restart();
             }
-            changed = values.found.changed() => if changed.is_err() {
-                return;
-            },
-            changed = names.changed() => if changed.is_err() {
-                return;
-            },
+            () = changed(&mut values.found) => {}
+            () = changed(&mut names) => {}
         }
     }
 }
@@ -117,7 +114,7 @@ fn take(
     match event {
         Ok(Event::Init) => index.begin(),
         Ok(Event::InitApply(object)) => index.list(object),
-        Ok(Event::InitDone) => index.finish(),
+        Ok(Event::InitDone(_)) => index.finish(),
         Ok(Event::Apply(object)) => index.apply(object),
         Ok(Event::Delete(object)) => index.delete(&object),
         Ok(Event::Resumed) => *trouble = None,

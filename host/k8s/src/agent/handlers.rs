@@ -162,7 +162,7 @@ impl Task {
         match event {
             Event::Init => self.objects.list(),
             Event::InitApply(object) => self.objects.list_one(&object.metadata),
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 self.objects.failure = None;
                 if self.spread.is_none() {
                     // Counts the nodes only once: even if the cluster grows tenfold later, status 429 slows the requests down.

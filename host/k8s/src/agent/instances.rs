@@ -64,8 +64,7 @@ struct State {
     pruned: BTreeMap<String, Pruned>,
     /// Reasons why watches are interrupted; `None` for a watch that works.
     interrupted: BTreeMap<Scope, Option<String>>,
-    /// `None` once a watch has ended, which informs the receivers that no more changes follow.
-    set: Option<watch::Sender<Arc<InstanceSet>>>,
+    set: watch::Sender<Arc<InstanceSet>>,
 }
 
 /// Fields of an Instance that Akri's definition lacks.
@@ -106,7 +105,7 @@ impl KubeInstances {
                 unread: events::SCOPES.into(),
                 pruned: BTreeMap::new(),
                 interrupted: BTreeMap::new(),
-                set: Some(sender),
+                set: sender,
             }),
         });
         for scope in events::SCOPES {
@@ -204,22 +203,20 @@ impl Shared {
         let is_read = state.unread.is_empty();
         let instances = state.view.instances();
         let interrupted = state.interrupted.values().flatten().next();
-        if let Some(set) = &state.set {
-            set.send_if_modified(|shown| {
-                let is_news = is_read && (!shown.complete || shown.instances != *instances);
-                if !is_news && shown.interrupted.as_ref() == interrupted {
-                    return false;
-                }
-                let mut next = if is_news {
-                    InstanceSet::read(instances.clone())
-                } else {
-                    InstanceSet::clone(shown)
-                };
-                next.interrupted = interrupted.cloned();
-                *shown = Arc::new(next);
-                true
-            });
-        }
+        state.set.send_if_modified(|shown| {
+            let is_news = is_read && (!shown.complete || shown.instances != *instances);
+            if !is_news && shown.interrupted.as_ref() == interrupted {
+                return false;
+            }
+            let mut next = if is_news {
+                InstanceSet::read(instances.clone())
+            } else {
+                InstanceSet::clone(shown)
+            };
+            next.interrupted = interrupted.cloned();
+            *shown = Arc::new(next);
+            true
+        });
     }
 
     /// Records that a watch works, or why it does not.

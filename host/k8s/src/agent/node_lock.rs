@@ -62,7 +62,7 @@ impl Task {
                 event = self.watch.next_or_log("the lock of the node") => match event {
                     Event::InitApply(node) | Event::Apply(node) => self.take(seen(&node.metadata)),
                     Event::Delete(_) => self.take(NodeSeen::default()),
-                    Event::Init | Event::InitDone | Event::Resumed => {}
+                    Event::Init | Event::InitDone(_) | Event::Resumed => {}
                 },
                 Ok(()) = self.finished.changed() => {}
                 () = until(next) => {}

@@ -31,8 +31,12 @@ const GONE: Duration = Duration::from_secs(10);
 /// Writer of the node's report.
 pub struct KubeReport {
     client: Client,
-    owner: Owner,
     given: Option<String>,
+    /// Time of the next check of the Node object.
+    ask_again: Instant,
+    /// Last report of the agent.
+    report: Arc<NodeReport>,
+    reconciler: Reconciler<Owner>,
 }
 
 impl KubeReport {
@@ -42,17 +46,21 @@ impl KubeReport {
             node: node.to_owned(),
             uid: Some(node_uid.to_owned()),
         };
-        let given = given.map(str::to_owned);
+        let api = Api::all(client.clone());
+        let label = format!("{NODE_LABEL}={}", label_value(node));
+        let watch = Watch::new(api.clone()).labels(&label);
         Self {
             client,
-            owner,
-            given,
+            given: given.map(str::to_owned),
+            ask_again: Instant::now() + RENEWED,
+            report: Arc::default(),
+            reconciler: Reconciler::new(owner, api, watch),
         }
     }
 
     /// Publishes the newest report in place of earlier ones until the sender is dropped. Keeps the reason in `problem` while publishing fails.
     pub async fn keep(
-        self,
+        mut self,
         mut reports: watch::Receiver<Arc<NodeReport>>,
         problem: watch::Sender<Option<String>>,
     ) {
@@ -60,42 +68,6 @@ impl KubeReport {
         if reports.wait_for(|report| report.complete).await.is_err() {
             return;
         }
-        let mut task = Task::new(self.owner, self.client, self.given);
-        task.run(reports, problem).await;
-    }
-}
-
-struct Task {
-    client: Client,
-    given: Option<String>,
-    /// Time of the next check of the Node object.
-    ask_again: Instant,
-    /// Last report of the agent.
-    report: Arc<NodeReport>,
-    reconciler: Reconciler<Owner>,
-}
-
-impl Task {
-    fn new(owner: Owner, client: Client, given: Option<String>) -> Self {
-        let label = format!("{NODE_LABEL}={}", label_value(&owner.node));
-        Self {
-            reconciler: {
-                let api = Api::all(client.clone());
-                let watch = Watch::new(api.clone()).labels(&label);
-                Reconciler::new(owner, api, watch)
-            },
-            client,
-            given,
-            ask_again: Instant::now() + RENEWED,
-            report: Arc::default(),
-        }
-    }
-
-    async fn run(
-        &mut self,
-        mut reports: watch::Receiver<Arc<NodeReport>>,
-        problem: watch::Sender<Option<String>>,
-    ) {
         reports.mark_changed();
         loop {
             crate::publish(&problem, self.reconciler.problem());

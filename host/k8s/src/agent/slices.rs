@@ -9,16 +9,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use leafhost_core::claim::ports::{Offered, ReadError, SliceFeatures, SliceReport, SliceStore};
-use leafhost_core::slices::{DRIVER, Reach, pack};
+use leafhost_core::slices::{DRIVER, Reach};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agent::identity::{self, NodeObject};
 use crate::bounded_store::BoundedStore;
 use crate::reconciler::{Reconcile, Reconciler, Write};
-use crate::slices::{corrected, object, probe, slice};
+use crate::slices::{corrected, packed, probe};
 use crate::watch::Watch;
 
 /// Interval between two checks of the Node object while none exists.
@@ -145,17 +145,10 @@ impl Owner {
             }
             Offered::Unknown | Offered::Unwanted => BTreeMap::new(),
         };
-        let stored = found
-            .values()
-            .filter_map(|one| Some((one.name_any(), slice(one)?)));
         // A slice of another pool is removed.
-        let stored = stored
-            .filter(|(_, slice)| slice.pool == self.node)
-            .collect();
-        let packed = pack(&self.node, &wanted, &stored).into_iter();
-        let owned = packed.map(|(name, slice)| {
-            let mut made = object(&name, &slice);
-            made.metadata.owner_references = Some(vec![OwnerReference {
+        let mut made = packed(&self.node, &wanted, found.values());
+        for slice in made.values_mut() {
+            slice.metadata.owner_references = Some(vec![OwnerReference {
                 api_version: "v1".to_owned(),
                 kind: "Node".to_owned(),
                 name: self.node.clone(),
@@ -163,9 +156,8 @@ impl Owner {
                 controller: Some(true),
                 block_owner_deletion: None,
             }]);
-            (name, made)
-        });
-        owned.collect()
+        }
+        made
     }
 }
 

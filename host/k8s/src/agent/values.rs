@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
 use leafhost_core::properties::{Reference, ValueKind};
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::changed;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -127,10 +128,7 @@ async fn run(
         }
         loop {
             tokio::select! {
-                changed = wanted.changed() => match changed {
-                    Ok(()) => break,
-                    Err(_) => return,
-                },
+                () = changed(&mut wanted) => break,
                 Some((object, keys, outcome)) = inbox.recv() => {
                     // A reader may still be reading objects that are no longer wanted.
                     if let Some(want) = now.get(&object).filter(|want| want.keys == keys) {

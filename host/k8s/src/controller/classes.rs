@@ -114,31 +114,26 @@ fn classes(
     found: &BoundedStore<DeviceClass>,
     why: impl Fn(&str) -> Option<String>,
 ) -> Classes {
-    let state = |key: &ConfigurationKey, owns: bool| {
-        let name = class_name(key.name());
-        if !owns {
-            return Some(Err("another namespace has the name".to_owned()));
-        }
-        if name.len() > MAX_NAME {
-            let text = format!(
-                "its name would have more than {MAX_NAME} characters; give the Configuration a shorter one"
-            );
-            return Some(Err(text));
-        }
-        match found.get(&name) {
-            Some(class) if !class.labels().contains_key(LABEL) => Some(Err(format!(
-                "one of that name belongs to another owner, as it has no label {LABEL}; delete it, or give the Configuration another name"
-            ))),
-            Some(_) => Some(Ok(())),
-            // The class is being created.
-            None => why(&name).map(Err),
-        }
-    };
     let state_of = |(key, owns): (&ConfigurationKey, &bool)| {
-        let state = state(key, *owns)?.map_err(|why| Problem::ClassNotMade {
-            configuration: key.clone(),
-            class: class_name(key.name()),
-            why,
+        let class = class_name(key.name());
+        let problem = match found.get(&class) {
+            _ if !owns => Some("another namespace has the name".to_owned()),
+            _ if class.len() > MAX_NAME => Some(format!(
+                "its name would have more than {MAX_NAME} characters; give the Configuration a shorter one"
+            )),
+            Some(one) if !one.labels().contains_key(LABEL) => Some(format!(
+                "one of that name belongs to another owner, as it has no label {LABEL}; delete it, or give the Configuration another name"
+            )),
+            Some(_) => None,
+            // The class is being created.
+            None => Some(why(&class)?),
+        };
+        let state = problem.map_or(Ok(()), |why| {
+            Err(Problem::ClassNotMade {
+                configuration: key.clone(),
+                class,
+                why,
+            })
         });
         Some((key.clone(), state))
     };

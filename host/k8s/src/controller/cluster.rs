@@ -12,7 +12,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
-    PodState, ReadError,
+    PodState,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::controller::{classes, pools};
-use crate::index::{TRIES_AGAIN, follow};
+use crate::index::follow;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch};
 use crate::lease;
 use crate::nodes::{hostname, state};
@@ -63,7 +63,7 @@ pub struct KubeCluster {
 
 impl KubeCluster {
     /// Watches the cluster. `holder` identifies this process as a candidate for the Lease in `namespace`. If `agents` is a label selector,
-    /// the reports of nodes without a running pod that it selects no longer count. The end of `tasks` releases the Lease so that another
+    /// the reports of nodes without a running pod that it selects are removed. The end of `tasks` releases the Lease so that another
     /// controller acts at once; nothing may be written after that.
     pub fn watch(
         client: &Client,
@@ -103,7 +103,7 @@ impl KubeCluster {
             Some((state(&node), hostname(&node), labels))
         };
         let all = Watch::new(Api::all(client.clone()));
-        let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
+        let following = follow(all, "Nodes", Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
         let finalizers = Finalizers::default();
         let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
@@ -119,20 +119,14 @@ impl KubeCluster {
             Some((instance::read(object)?, deleting))
         };
         let all = Watch::new(Api::all_with(client.clone(), &api_resource()));
-        let following = follow(
-            all,
-            ("Instances", TRIES_AGAIN),
-            instance::key,
-            read,
-            publish,
-        );
+        let following = follow(all, "Instances", instance::key, read, publish);
         tasks.add_loop("watch of Instances", following);
         let (configurations, manifests) =
             statuses::follow_configurations(client, finalizers, tasks);
-        let mut reports = statuses::follow_reports(client, tasks);
+        let reports = statuses::follow_reports(client, tasks);
         if let Some(selector) = agents {
-            let (place, leading) = ((namespace, selector), leads.clone());
-            reports = agents::watch(client, place, reports, leading, tasks);
+            let place = (namespace, selector);
+            agents::watch(client, place, reports.clone(), leads.clone(), tasks);
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
@@ -177,21 +171,21 @@ impl Cluster for KubeCluster {
         finalizers::set(&self.client, object, finalizers).await
     }
 
-    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, String> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let found = answers::within(REQUEST, nodes.get_opt(name)).await;
         found
             .map(|node| node.as_ref().map(state))
-            .map_err(|failure| read_error(format!("Node {name}"), &failure))
+            .map_err(|failure| unread(&format!("Node {name}"), &failure))
     }
 
-    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError> {
+    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, String> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let params = ListParams::default().fields(&selector);
         let listed = answers::within(REQUEST, pods.list(&params)).await;
         let listed =
-            listed.map_err(|failure| read_error(format!("the pods of node {node}"), &failure))?;
+            listed.map_err(|failure| unread(&format!("the pods of node {node}"), &failure))?;
         Ok(listed.iter().flat_map(requests).collect())
     }
 
@@ -249,13 +243,9 @@ async fn delete(
         .map(drop)
 }
 
-fn read_error(what: String, failure: &Failure) -> ReadError {
-    let why = if failure.is_missing() {
-        "it does not exist".to_owned()
-    } else {
-        failure.describe()
-    };
-    ReadError { what, why }
+fn unread(what: &str, failure: &Failure) -> String {
+    let why = failure.describe();
+    format!("cannot read {what}: {why}; the controller tries again")
 }
 
 /// Converts a failure to a write error.

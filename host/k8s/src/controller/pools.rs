@@ -14,7 +14,7 @@ use leafhost_core::claim::ports::SliceFeatures;
 use leafhost_core::cluster::ClusterViews;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::pools::{Pools, pools};
-use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
+use leafhost_core::slices::{DRIVER, Reach};
 use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
 use leafhost_core::wait::changed;
@@ -24,9 +24,9 @@ use tokio::time::Instant;
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
 use crate::controller::log_problem;
-use crate::index::{TRIES_AGAIN, follow};
+use crate::index::follow;
 use crate::reconciler::{Reconcile, Reconciler};
-use crate::slices::{corrected, object, probe, slice};
+use crate::slices::{corrected, packed, probe};
 use crate::watch::Watch;
 use crate::{backoff, until};
 
@@ -59,7 +59,7 @@ pub async fn keep(client: Client, views: ClusterViews, hostnames: watch::Receive
         crate::publish(&sender, Some(Arc::new(nodes)));
     };
     let name = ResourceSlice::name_any;
-    let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);
+    let following = follow(locals, "ResourceSlices", name, node, publish);
     let shared = Watch::new(api.clone()).fields(&of_pools);
     let task = PoolTask {
         client,
@@ -232,23 +232,9 @@ fn all_slices(
     pools: &Pools,
     found: &BoundedStore<ResourceSlice>,
 ) -> BTreeMap<String, ResourceSlice> {
-    let mut stored: BTreeMap<&str, BTreeMap<String, Slice>> = BTreeMap::new();
-    for one in found.values() {
-        if let Some((pool, slice)) = pools.get_key_value(&one.spec.pool.name).zip(slice(one)) {
-            let stored = stored.entry(pool.0).or_default();
-            stored.insert(one.name_any(), slice);
-        }
-    }
-    let mut all = BTreeMap::new();
-    for (pool, wanted) in pools {
-        let stored = stored.remove(&**pool).unwrap_or_default();
-        let packed = pack(pool, wanted, &stored).into_iter();
-        all.extend(packed.map(|(name, slice)| {
-            let made = object(&name, &slice);
-            (name, made)
-        }));
-    }
-    all
+    let slices = pools.iter();
+    let slices = slices.flat_map(|(pool, wanted)| packed(pool, wanted, found.values()));
+    slices.collect()
 }
 
 /// Rules for the slices of all pools. Only the controller writes them, and a pool has as many as its devices need.

@@ -76,25 +76,36 @@ impl Operations {
             .push(json!({"op": "add", "path": path, "value": value}));
     }
 
+    /// Adds a part that another writer may have written, too.
+    fn add_whole(&mut self, path: &str, value: &Value) {
+        self.is_whole = true;
+        self.add(path, value);
+    }
+
     fn remove(&mut self, path: &str) {
         self.list.push(json!({"op": "remove", "path": path}));
+    }
+
+    /// Turns a value that exists if `is_there` into another one, or removes it.
+    fn set(&mut self, path: &str, is_there: bool, value: Option<Value>) {
+        match value {
+            Some(value) => self.add(path, &value),
+            None if is_there => self.remove(path),
+            None => {}
+        }
     }
 
     /// Toggles the label of odd edits.
     fn turn(&mut self, labels: &BTreeMap<String, String>) {
         if labels.is_empty() {
-            self.is_whole = true;
-            self.add("/metadata/labels", &json!({ODD_EDIT_LABEL: "true"}));
-            return;
+            return self.add_whole("/metadata/labels", &json!({ODD_EDIT_LABEL: "true"}));
         }
         let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
         let found = labels.get(ODD_EDIT_LABEL);
         // An absent value is equal to null.
         self.test(&path, &json!(found));
-        match found {
-            Some(_) => self.remove(&path),
-            None => self.add(&path, &json!("true")),
-        }
+        let next = found.is_none().then(|| json!("true"));
+        self.set(&path, found.is_some(), next);
     }
 
     fn add_edit(&mut self, edit: &Edit, before: &Instance, now: &Instance) {
@@ -102,8 +113,7 @@ impl Operations {
             Edit::Common { .. } => {
                 let (old, new) = (&before.metadata.annotations, &now.metadata.annotations);
                 if old.is_empty() && !new.is_empty() {
-                    self.is_whole = true;
-                    self.add("/metadata/annotations", &json!(new));
+                    self.add_whole("/metadata/annotations", &json!(new));
                 } else if !old.is_empty() {
                     let path = generation_path();
                     // An absent value is equal to null.
@@ -118,8 +128,7 @@ impl Operations {
             }
             Edit::Labels(labels) => {
                 if before.metadata.labels.is_empty() {
-                    self.is_whole = true;
-                    self.add("/metadata/labels", &json!(now.metadata.labels));
+                    self.add_whole("/metadata/labels", &json!(now.metadata.labels));
                 } else {
                     for (name, value) in labels {
                         self.add(&format!("/metadata/labels/{}", token(name)), &json!(value));
@@ -127,9 +136,8 @@ impl Operations {
                 }
             }
             Edit::Owner(_) => {
-                self.is_whole = true;
                 let owners = json!(super::owners(now.metadata.owner_references.clone()));
-                self.add("/metadata/ownerReferences", &owners);
+                self.add_whole("/metadata/ownerReferences", &owners);
                 if before
                     .metadata
                     .annotations
@@ -140,8 +148,7 @@ impl Operations {
             }
             Edit::AddNode(node) => {
                 if before.spec.nodes.is_empty() {
-                    self.is_whole = true;
-                    self.add("/spec/nodes", &json!([node]));
+                    self.add_whole("/spec/nodes", &json!([node]));
                 } else if before.spec.nodes != now.spec.nodes {
                     self.add("/spec/nodes/-", &json!(node));
                 }
@@ -159,8 +166,7 @@ impl Operations {
             }
             Edit::Status { node, .. } => {
                 if before.status.nodes.is_empty() {
-                    self.is_whole = true;
-                    self.add("/status", &json!(now.status));
+                    self.add_whole("/status", &json!(now.status));
                 } else if let Some(entry) = now.status.nodes.get(node) {
                     self.add(&format!("/status/nodes/{}", token(node)), &json!(entry));
                 }
@@ -181,18 +187,13 @@ impl Operations {
                 self.add_reserved(id, before, now);
                 let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
                 if old.is_empty() {
-                    self.is_whole = true;
-                    self.add("/spec/deviceUsage", &json!(new));
-                    return;
+                    return self.add_whole("/spec/deviceUsage", &json!(new));
                 }
                 let path = format!("/spec/deviceUsage/{}", token(id));
                 // An absent value is equal to null.
                 self.test(&path, &json!(old.get(id)));
-                match new.get(id) {
-                    Some(usage) => self.add(&path, &json!(usage)),
-                    None if old.contains_key(id) => self.remove(&path),
-                    None => {}
-                }
+                let usage = new.get(id).map(|usage| json!(usage));
+                self.set(&path, old.contains_key(id), usage);
             }
         }
     }
@@ -205,11 +206,7 @@ impl Operations {
         let (old, new) = (json!(old), json!(new));
         for name in ["id", "attributes", "capacity", "physicalId"] {
             let path = format!("/spec/leafhost/{name}");
-            match (old.get(name), new.get(name)) {
-                (_, Some(value)) => self.add(&path, value),
-                (Some(_), None) => self.remove(&path),
-                (None, None) => {}
-            }
+            self.set(&path, old.get(name).is_some(), new.get(name).cloned());
         }
     }
 
@@ -219,19 +216,16 @@ impl Operations {
         let path = format!("{ALL}/{}", token(id));
         let Some(leafhost) = &before.spec.leafhost else {
             if now.reserved(id).is_some() {
-                self.is_whole = true;
-                self.add("/spec/leafhost", &json!(now.spec.leafhost));
+                self.add_whole("/spec/leafhost", &json!(now.spec.leafhost));
             }
             return;
         };
-        match (leafhost.reserved.get(id), now.reserved(id)) {
-            (Some(_), None) => self.remove(&path),
-            (_, Some(new)) if leafhost.reserved.is_empty() => {
-                self.is_whole = true;
-                self.add(ALL, &json!({id: new}));
+        match now.reserved(id) {
+            Some(new) if leafhost.reserved.is_empty() => self.add_whole(ALL, &json!({id: new})),
+            new => {
+                let new = new.map(|new| json!(new));
+                self.set(&path, leafhost.reserved.contains_key(id), new);
             }
-            (_, Some(new)) => self.add(&path, &json!(new)),
-            (None, None) => {}
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Patches that stop the workloads of Akri, and start them again as they were. Pure.
 
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingWebhook, ValidatingWebhookConfiguration,
-};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
@@ -17,29 +15,24 @@ const REPLICAS: &str = "leafhost.dev/replicas";
 /// no object.
 pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Value> {
     let mut all = hooks.webhooks.clone().unwrap_or_default();
+    let mut differs = false;
     for hook in &mut all {
         let selector = hook.object_selector.take().unwrap_or_default();
         let mut labels = selector.match_labels.clone().unwrap_or_default();
-        if is_asked {
-            labels.remove(STOPPED);
+        differs |= if is_asked {
+            labels.remove(STOPPED).is_some()
         } else {
-            labels.insert(STOPPED.to_owned(), "true".to_owned());
-        }
+            let before = labels.insert(STOPPED.to_owned(), "true".to_owned());
+            before.is_none()
+        };
         hook.object_selector = Some(LabelSelector {
             match_labels: Some(labels).filter(|labels| !labels.is_empty()),
             ..selector
         });
     }
-    let is_so = |hook: &ValidatingWebhook| {
-        let labels = hook.object_selector.as_ref()?.match_labels.as_ref()?;
-        labels.get(STOPPED).map(drop)
-    };
-    let mut hooks_now = hooks.webhooks.iter().flatten();
-    if hooks_now.all(|hook| is_so(hook).is_none() == is_asked) {
-        return None;
-    }
     let version = &hooks.metadata.resource_version;
-    Some(json!({"metadata": {"resourceVersion": version}, "webhooks": all}))
+    let patch = json!({"metadata": {"resourceVersion": version}, "webhooks": all});
+    differs.then_some(patch)
 }
 
 /// Returns true if the `DaemonSet` is stopped.

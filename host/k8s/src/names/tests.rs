@@ -36,7 +36,7 @@ fn objects_are_read_and_one_that_no_controller_wrote_is_none() {
         reservations.take(Ok(Event::InitApply(object(name, &spec, unused))));
     }
     assert!(!reservations.set().is_known);
-    reservations.take(Ok(Event::InitDone));
+    reservations.take(Ok(Event::InitDone(5)));
     let set = reservations.set();
     assert!(set.is_known && set.is_read);
     let noted = |name: &str| set.records[name].unused_since.map(|time| time.to_string());
@@ -81,7 +81,7 @@ fn what_was_read_stays_when_the_watch_fails_and_without_a_definition_nothing_is_
         assert_eq!(set.names.get("echo").unwrap().namespace, "a");
         assert!(set.problem.unwrap().contains("so it is"));
         reservations.take(Ok(Event::Init));
-        reservations.take(Ok(Event::InitDone));
+        reservations.take(Ok(Event::InitDone(5)));
         reservations.take(Ok(Event::Resumed));
         let set = reservations.set();
         assert_eq!((set.problem, set.names.get("echo")), (None, None));

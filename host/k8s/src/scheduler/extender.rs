@@ -22,7 +22,7 @@ mod entry;
 
 pub use crate::certificates::Names;
 use authority::{Found, look};
-pub use entry::{EntryError, entry};
+pub use entry::entry;
 
 use crate::answers::{self, Failure, Kind};
 use crate::watched_object::WatchedObject;

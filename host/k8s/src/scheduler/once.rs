@@ -5,7 +5,6 @@ use std::sync::Arc;
 use kube::api::{Api, ListParams};
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
-use leafhost_core::cluster::ReadError;
 use leafhost_core::instance::Instance;
 use leafhost_core::resource_names::ResourceNames;
 
@@ -14,12 +13,10 @@ use crate::crd::ResourceName;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource};
 use crate::names::record;
 
-/// Reads all Instances and the owners of names, with the caller's rights.
-pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames), ReadError> {
-    let error = |what: &str, failure: &Failure| ReadError {
-        what: what.to_owned(),
-        why: failure.describe(),
-    };
+/// Reads all Instances and the owners of names, with the caller's rights. The error is a description.
+pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames), String> {
+    let error =
+        |what: &str, failure: &Failure| format!("cannot read {what}: {}", failure.describe());
     let api: Api<DeserializeGuard<InstanceObject>> = Api::all_with(client.clone(), &api_resource());
     let params = ListParams::default();
     let listed = answers::within(REQUEST, api.list(&params)).await;

@@ -35,7 +35,7 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
                     observer.listed(instance);
                 }
             }
-            Event::InitDone => observer.instances(std::mem::take(&mut listing)),
+            Event::InitDone(_) => observer.instances(std::mem::take(&mut listing)),
             Event::Apply(object) => {
                 let key = key(&object);
                 match read(object) {
@@ -57,7 +57,7 @@ pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
         match watch.next_or_log("pods").await {
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(asking(object)),
-            Event::InitDone => observer.pods(std::mem::take(&mut listing)),
+            Event::InitDone(_) => observer.pods(std::mem::take(&mut listing)),
             Event::Apply(object) => {
                 if let Some(pod) = asking(object) {
                     observer.pod(pod);
@@ -79,7 +79,7 @@ pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer
             Event::InitApply(node) => {
                 listing.insert(node.name_any(), node_lock::seen(&node.metadata));
             }
-            Event::InitDone => observer.nodes(std::mem::take(&mut listing)),
+            Event::InitDone(_) => observer.nodes(std::mem::take(&mut listing)),
             Event::Apply(node) => {
                 observer.node(node.name_any(), node_lock::seen(&node.metadata));
             }

@@ -61,7 +61,7 @@ async fn seen(watch: &mut Watch<ConfigMap>, last: &str) -> Vec<String> {
         seen.push(match watch.next().await {
             Ok(Event::Init) => "list".to_owned(),
             Ok(Event::InitApply(_)) => "listed".to_owned(),
-            Ok(Event::InitDone) => "listed all".to_owned(),
+            Ok(Event::InitDone(_)) => "listed all".to_owned(),
             Ok(Event::Apply(object)) => object.resource_version().unwrap(),
             Ok(Event::Delete(_)) => "deleted".to_owned(),
             Ok(Event::Resumed) => "works".to_owned(),
@@ -166,7 +166,6 @@ async fn objects_that_are_not_defined_are_looked_for_every_five_seconds() {
         backoff: DefaultBackoff::default(),
         resume: Instant::now(),
         is_failing: false,
-        listed: Arc::default(),
     };
     let mut waits = |code| {
         let failure = Failure::answered(code, "");

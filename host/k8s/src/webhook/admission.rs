@@ -18,40 +18,23 @@ mod reservations;
 use crate::manifest::embedded::{self, MOST};
 pub use reservations::Reserved;
 
-/// Reason why the posted body is not a review.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidReview {
-    /// The body is not JSON or lacks fields.
-    #[error("cannot read the AdmissionReview: {0}; expected admission.k8s.io/v1")]
-    Json(#[from] serde_json::Error),
-    /// The review has no request.
-    #[error("the AdmissionReview has no request; the API server posts one with a request")]
-    NoRequest,
-}
-
 /// Request of the API server to review one object.
 #[derive(Debug)]
 pub struct Review {
     request: AdmissionRequest<DynamicObject>,
 }
 
-/// Object of a broker that the controller writes.
-#[derive(Debug)]
-pub struct Broker {
-    /// Kind of the object.
-    pub kind: Kind,
-    /// Object to be stored.
-    pub object: Value,
-    /// Object to be replaced.
-    pub before: Option<Value>,
-}
-
 impl Review {
-    /// Reads the body that the API server posts.
-    pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
-        let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
+    /// Reads the body that the API server posts; the error says why it is not a review.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let review: AdmissionReview<DynamicObject> =
+            serde_json::from_slice(body).map_err(|error| {
+                format!("cannot read the AdmissionReview: {error}; expected admission.k8s.io/v1")
+            })?;
         // The answer has the API version of the request.
-        let request = review.try_into().map_err(|_| InvalidReview::NoRequest)?;
+        let request = review.try_into().map_err(|_| {
+            "the AdmissionReview has no request; the API server posts one with a request".to_owned()
+        })?;
         Ok(Self { request })
     }
 
@@ -86,8 +69,8 @@ impl Review {
         key.filter(|_| request.operation == Operation::Create)
     }
 
-    /// Returns the object that the controller writes, if its kind is one of a broker's objects.
-    pub fn broker(&self) -> Option<Broker> {
+    /// Returns the object that the controller writes, if its kind is one of a broker's objects, and the object to be replaced.
+    pub fn broker(&self) -> Option<(Kind, Value, Option<Value>)> {
         let kind = match (&*self.request.kind.group, &*self.request.kind.kind) {
             ("", "Pod") => Kind::Pod,
             ("batch", "Job") => Kind::Job,
@@ -96,11 +79,8 @@ impl Review {
             _ => return None,
         };
         let of = |object: &Option<DynamicObject>| serde_json::to_value(object.as_ref()?).ok();
-        Some(Broker {
-            kind,
-            object: of(&self.request.object)?,
-            before: of(&self.request.old_object),
-        })
+        let before = of(&self.request.old_object);
+        Some((kind, of(&self.request.object)?, before))
     }
 
     /// Drops the objects once they have been read, since the answer does not need them.
@@ -320,9 +300,9 @@ mod tests {
             let mut review = review("CREATE", &pod);
             (review.request.kind.group, review.request.kind.kind) = (group.into(), kind.into());
             let broker = review.broker();
-            assert_eq!(broker.as_ref().map(|broker| broker.kind), expected);
-            if let Some(broker) = broker {
-                assert_eq!((broker.object, broker.before), (pod.clone(), None));
+            assert_eq!(broker.as_ref().map(|(kind, ..)| *kind), expected);
+            if let Some((_, object, before)) = broker {
+                assert_eq!((object, before), (pod.clone(), None));
             }
             review.forget_objects();
             assert!(review.broker().is_none());
@@ -332,7 +312,7 @@ mod tests {
     #[test]
     fn what_is_no_review_is_refused_with_the_reason() {
         for body in ["", "{", "[]", "{\"request\": 7}"] {
-            let error = Review::read(body.as_bytes()).unwrap_err().to_string();
+            let error = Review::read(body.as_bytes()).unwrap_err();
             assert!(
                 error.starts_with("cannot read the AdmissionReview"),
                 "{error}"
@@ -340,6 +320,6 @@ mod tests {
         }
         let empty = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"});
         let error = Review::read(empty.to_string().as_bytes()).unwrap_err();
-        assert!(matches!(error, InvalidReview::NoRequest), "{error}");
+        assert!(error.contains("has no request"), "{error}");
     }
 }

@@ -40,13 +40,8 @@ impl Origins {
 
     /// Returns true if the Configuration exists.
     pub async fn has_configuration(&self, key: &ConfigurationKey) -> Result<bool, String> {
-        let (client, resource) = (self.client.clone(), manifest::resource());
-        let api: Api<DynamicObject> = Api::namespaced_with(client, key.namespace(), &resource);
-        let found = api.get_metadata_opt(key.name()).await;
-        let found = found.map_err(|error| {
-            let error = Failure::from(error).message;
-            format!("cannot get the Configuration {key}: {error}")
-        })?;
+        let resource = manifest::resource();
+        let found = self.get(key.namespace(), key.name(), &resource).await?;
         Ok(found.is_some())
     }
 

@@ -130,21 +130,18 @@ impl CertificateTask {
         };
         let is_published = self.publish(&kept.trusted).await?;
         let serves = self.serving.borrow().clone();
-        let is_other = serves
-            .as_ref()
-            .is_some_and(|serves| serves.key.cert != kept.key.cert);
         // Waits only while the old certificate is still trusted.
-        let is_trusted = serves
-            .as_ref()
-            .is_some_and(|serves| certificate::is_among(&serves.key.cert, &kept.trusted));
-        if let Some((_, published)) = &self.published
-            && is_other
-            && is_trusted
+        if let (Some(serves), Some((_, published))) = (&serves, &self.published)
+            && serves.key.cert != kept.key.cert
+            && certificate::is_among(&serves.key.cert, &kept.trusted)
             && published.elapsed() < PROPAGATION
         {
             return Ok(PROPAGATION.saturating_sub(published.elapsed()));
         }
-        if is_other || serves.is_none_or(|serves| serves.is_published != is_published) {
+        let is_served = serves.is_some_and(|serves| {
+            serves.key.cert == kept.key.cert && serves.is_published == is_published
+        });
+        if !is_served {
             tracing::info!(
                 secret = self.names.secret,
                 is_told = is_published,

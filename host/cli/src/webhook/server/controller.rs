@@ -13,7 +13,7 @@ use axum::{Extension, Json, Router};
 use leafhost_controller::brokers::BrokerWrite;
 use leafhost_endpoint::Connection;
 use leafhost_k8s::Origins;
-use leafhost_k8s::admission::{Broker, Reserved, Review};
+use leafhost_k8s::admission::{Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
@@ -29,7 +29,7 @@ const REMEDY: &str = "if another webhook or plugin of this cluster changes pods 
 
 /// Object that the controller writes.
 enum Object {
-    Broker(Box<Broker>),
+    Broker(Box<BrokerWrite>),
     Reserved(Reserved),
 }
 
@@ -81,7 +81,13 @@ async fn validate(
 impl Object {
     /// Takes the object out of a review; `None` if there is nothing to check.
     fn of(mut review: Review) -> (Review, Option<Self>) {
-        let broker = review.broker().map(Box::new).map(Self::Broker);
+        let broker = review.broker().map(|(kind, object, before)| {
+            Self::Broker(Box::new(BrokerWrite {
+                kind,
+                object,
+                before,
+            }))
+        });
         let object = broker.or_else(|| review.reserved().map(Self::Reserved));
         review.forget_objects();
         (review, object)
@@ -102,12 +108,10 @@ impl Object {
     }
 }
 
-async fn look_at_broker(origins: &Origins, broker: &Broker) -> Result<Option<String>, String> {
-    let written = BrokerWrite {
-        kind: broker.kind,
-        object: &broker.object,
-        before: broker.before.as_ref(),
-    };
+async fn look_at_broker(
+    origins: &Origins,
+    written: &BrokerWrite,
+) -> Result<Option<String>, String> {
     let named = match written.owner() {
         Ok(named) => named,
         Err(problem) => return Ok(Some(problem)),

@@ -156,7 +156,7 @@ fn push(list: &mut Value, entry: Value) {
 fn review(kind: Kind, object: &Value, manifest: Option<&Manifest>) -> Result<(), String> {
     let written = BrokerWrite {
         kind,
-        object,
+        object: object.clone(),
         before: None,
     };
     written.review(Some(&device()), manifest)
@@ -261,7 +261,7 @@ fn nothing_is_made_for_a_configuration_that_does_not_ask_for_it() {
     let pod = pod();
     let written = BrokerWrite {
         kind: Kind::Pod,
-        object: &pod,
+        object: pod.clone(),
         before: None,
     };
     refused(
@@ -305,8 +305,8 @@ fn a_service_that_is_changed_keeps_what_others_have_given_it() {
     let review = |after: &Value| {
         let written = BrokerWrite {
             kind: Kind::Service,
-            object: after,
-            before: Some(&before),
+            object: after.clone(),
+            before: Some(before.clone()),
         };
         written.review(None, Some(&manifest))
     };

@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
+use leafhost_core::ports::LeftOutConfiguration;
 
 /// Maximum number of objects per namespace.
 pub const MAX_OF_NAMESPACE: usize = 500;
@@ -53,56 +54,19 @@ pub struct Object<T> {
     pub rank: Rank,
     /// Size in bytes.
     pub bytes: usize,
-    /// Description to report if the object is left out.
-    pub mention: LeftOutSummary,
-    /// Value computed from the object.
-    pub value: T,
-}
-
-/// Description of an object that is left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOutSummary {
     /// Handler that the object names.
     pub handler: String,
     /// Generation of the object's spec.
     pub generation: Option<i64>,
-}
-
-/// Cap that an object exceeds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Cap {
-    NumberOfNamespace,
-    BytesOfNamespace,
-    Number,
-    Bytes,
-}
-
-impl Cap {
-    /// Returns the cap in words.
-    pub fn describe(self) -> String {
-        match self {
-            Self::NumberOfNamespace => format!("{MAX_OF_NAMESPACE} Configurations of a namespace"),
-            Self::BytesOfNamespace => format!(
-                "{} MiB of Configurations of a namespace",
-                MAX_BYTES_OF_NAMESPACE >> 20
-            ),
-            Self::Number => format!("{MAX_CONFIGURATIONS} Configurations of all namespaces"),
-            Self::Bytes => format!(
-                "{} MiB of Configurations of all namespaces",
-                MAX_BYTES >> 20
-            ),
-        }
-    }
+    /// Value computed from the object.
+    pub value: T,
 }
 
 /// An object that is left out.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// Description of the object.
-    pub mention: LeftOutSummary,
-    /// Cap that the object exceeds.
-    pub cap: Cap,
+    /// Description of the object, with the cap that it exceeds.
+    pub what: LeftOutConfiguration,
     bytes: usize,
 }
 
@@ -172,26 +136,15 @@ impl<T> CappedSet<T> {
         })
     }
 
-    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded.
-    pub fn put(&mut self, name: Name, mut object: Object<T>) {
-        object.rank.is_new = !self.keeps_place(&name, &object);
-        self.put_ranked(name, object);
-    }
-
-    /// Takes an object of a list that is being read, like [`Self::put`]; `before` holds the objects taken until now.
-    pub fn put_listed(&mut self, before: &Self, name: Name, mut object: Object<T>) {
-        object.rank.is_new = !before.keeps_place(&name, &object);
-        self.put_ranked(name, object);
-    }
-
-    /// Returns true if the object may keep the rank of its earlier version. An object that has grown needs room like a new one.
-    fn keeps_place(&self, name: &Name, now: &Object<T>) -> bool {
-        let earlier = self.held.get(name);
-        earlier
-            .is_some_and(|earlier| earlier.rank.uid == now.rank.uid && now.bytes <= earlier.bytes)
-    }
-
-    fn put_ranked(&mut self, name: Name, object: Object<T>) {
+    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded. For an object of a list that is
+    /// being read, `before` holds the objects taken until now.
+    pub fn put(&mut self, before: Option<&Self>, name: Name, mut object: Object<T>) {
+        let earlier = before.unwrap_or(self).held.get(&name);
+        // An object that has grown needs room like a new one.
+        let keeps_place = earlier.is_some_and(|earlier| {
+            earlier.rank.uid == object.rank.uid && object.bytes <= earlier.bytes
+        });
+        object.rank.is_new = !keeps_place;
         self.remove(&name);
         let namespace = name.0.clone();
         self.bytes = self.bytes.saturating_add(object.bytes);
@@ -200,8 +153,11 @@ impl<T> CappedSet<T> {
             && let Some(held) = self.release(&last)
         {
             let one = LeftOut {
-                mention: held.mention,
-                cap,
+                what: LeftOutConfiguration {
+                    handler: held.handler,
+                    generation: held.generation,
+                    cap,
+                },
                 bytes: held.bytes,
             };
             self.leave_out(last, one);
@@ -218,20 +174,27 @@ impl<T> CappedSet<T> {
         })
     }
 
-    /// Returns the exceeded cap and the object to leave out.
-    fn beyond(&self, namespace: &str) -> Option<(Cap, Name)> {
+    /// Returns the exceeded cap in words, and the object to leave out.
+    fn beyond(&self, namespace: &str) -> Option<(String, Name)> {
         let (number, bytes) = self.share(namespace);
+        let mib = |bytes: usize| format!("{} MiB of", bytes >> 20);
         let (cap, is_of_all) = if number > MAX_OF_NAMESPACE {
-            (Cap::NumberOfNamespace, false)
+            (MAX_OF_NAMESPACE.to_string(), false)
         } else if bytes > MAX_BYTES_OF_NAMESPACE {
-            (Cap::BytesOfNamespace, false)
+            (mib(MAX_BYTES_OF_NAMESPACE), false)
         } else if self.held.len() > MAX_CONFIGURATIONS {
-            (Cap::Number, true)
+            (MAX_CONFIGURATIONS.to_string(), true)
         } else if self.bytes > MAX_BYTES {
-            (Cap::Bytes, true)
+            (mib(MAX_BYTES), true)
         } else {
             return None;
         };
+        let of = if is_of_all {
+            "all namespaces"
+        } else {
+            "a namespace"
+        };
+        let cap = format!("{cap} Configurations of {of}");
         let held = self.held.iter();
         let candidates = held.filter(|((of, _), _)| is_of_all || of == namespace);
         let (last, _) = candidates.max_by_key(|(name, held)| (&held.rank, *name))?;
@@ -292,7 +255,8 @@ mod tests {
         Object {
             rank: Rank::new(Some(created), uid),
             bytes,
-            mention: LeftOutSummary::default(),
+            handler: String::new(),
+            generation: None,
             value: (),
         }
     }
@@ -308,7 +272,7 @@ mod tests {
             for number in 0..*number {
                 second += 1;
                 let name = mk_name(namespace, number);
-                listed.put_listed(before, name.clone(), mk_object(second, &name.1, 1));
+                listed.put(Some(before), name.clone(), mk_object(second, &name.1, 1));
             }
         }
         listed.settle();
@@ -331,7 +295,7 @@ mod tests {
         let named: Vec<_> = taken.left_out().collect();
         assert_eq!(named.len(), MAX_NAMED_OF_NAMESPACE);
         assert!(named.iter().all(|(namespace, _, one)| *namespace == "aaa"
-            && one.cap == Cap::NumberOfNamespace));
+            && one.what.cap == "500 Configurations of a namespace"));
     }
 
     #[test]
@@ -357,7 +321,7 @@ mod tests {
         );
         // Another object of the same name counts as new.
         let mut taken = list(&CappedSet::default(), &[("aaa", MAX_OF_NAMESPACE)]);
-        taken.put(mk_name("aaa", 9_999), mk_object(0, "older", 1));
+        taken.put(None, mk_name("aaa", 9_999), mk_object(0, "older", 1));
         assert_eq!(taken.get(&mk_name("aaa", 9_999)), None);
     }
 
@@ -367,19 +331,21 @@ mod tests {
         let half = MAX_BYTES_OF_NAMESPACE / 2;
         for (number, second) in [(0, 1), (1, 2)] {
             taken.put(
+                None,
                 mk_name("a", number),
                 mk_object(second, &number.to_string(), half),
             );
         }
         taken.settle();
-        taken.put(mk_name("a", 0), mk_object(1, "0", half + 1));
+        taken.put(None, mk_name("a", 0), mk_object(1, "0", half + 1));
         let left_out: Vec<_> = taken
             .left_out()
-            .map(|(_, name, one)| (name, one.cap))
+            .map(|(_, name, one)| (name, &*one.what.cap))
             .collect();
-        assert_eq!(left_out, [("c00000", Cap::BytesOfNamespace)]);
+        let cap = "8 MiB of Configurations of a namespace";
+        assert_eq!(left_out, [("c00000", cap)]);
         assert!(!taken.has_room());
-        taken.put(mk_name("a", 0), mk_object(1, "0", half));
+        taken.put(None, mk_name("a", 0), mk_object(1, "0", half));
         assert_eq!(taken.left_out_count(), 0);
     }
 

@@ -9,14 +9,12 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use leafhost_core::configuration::{Configuration, FieldProblem, MAX_CONFIGURATIONS};
 use leafhost_core::names::{ConfigurationKey, is_handler_name};
-use leafhost_core::ports::{
-    ConfigurationSet, ConfiguredDiscovery, LeftOutConfiguration, SourceProblem,
-};
+use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, SourceProblem};
 use leafhost_core::properties::{self, Lookup, Reference};
 use leafhost_core::resource_names::NameSet;
 use serde_json::Value;
 
-use super::capped_set::{CappedSet, LeftOutSummary, MAX_OF_NAMESPACE, Name, Object, Rank};
+use super::capped_set::{CappedSet, MAX_OF_NAMESPACE, Name, Object, Rank};
 use crate::agent::values::{Found, Wanted};
 use crate::manifest;
 
@@ -60,7 +58,7 @@ impl ConfigurationIndex {
         for object in objects {
             let name = name_of(&object);
             let object = read(object, None);
-            self.taken.put(name, object);
+            self.taken.put(None, name, object);
         }
         self.taken.settle();
     }
@@ -82,7 +80,7 @@ impl ConfigurationIndex {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
         let listing = self.listing.get_or_insert_default();
-        listing.put_listed(&self.taken, name, object);
+        listing.put(Some(&self.taken), name, object);
     }
 
     /// Ends the list; objects that are not in it are gone.
@@ -98,7 +96,7 @@ impl ConfigurationIndex {
     pub fn apply(&mut self, object: DynamicObject) {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
-        self.taken.put(name, object);
+        self.taken.put(None, name, object);
         self.taken.settle();
     }
 
@@ -199,12 +197,7 @@ impl ConfigurationIndex {
             let Ok(key) = ConfigurationKey::new(namespace, name) else {
                 continue;
             };
-            let left_out = LeftOutConfiguration {
-                handler: one.mention.handler.clone(),
-                generation: one.mention.generation,
-                cap: one.cap.describe(),
-            };
-            set.left_out.insert(key, left_out);
+            set.left_out.insert(key, one.what.clone());
         }
         let message = format!(
             "{count} are not used, since an agent takes {MAX_OF_NAMESPACE} of a namespace and {MAX_CONFIGURATIONS} of all, such as {}; remove some, or let one find more devices",
@@ -234,14 +227,12 @@ fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
     Object {
         rank: Rank::new(object.metadata.creation_timestamp.clone(), uid),
         bytes: serde_json::to_vec(&object).map_or(0, |bytes| bytes.len()),
-        mention: LeftOutSummary {
-            handler: if is_handler_name(handler) {
-                handler.to_owned()
-            } else {
-                String::new()
-            },
-            generation: object.metadata.generation,
+        handler: if is_handler_name(handler) {
+            handler.to_owned()
+        } else {
+            String::new()
         },
+        generation: object.metadata.generation,
         value: Entry::read(object, earlier),
     }
 }
@@ -252,48 +243,41 @@ impl Entry {
         let name = name_of(&object);
         let uid = object.uid().unwrap_or_default();
         let is_deleting = object.metadata.deletion_timestamp.is_some();
-        let key = ConfigurationKey::new(&name.0, &name.1).ok();
-        let field_problem =
-            |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
         let source = Arc::new(object);
         let read = manifest::read(&source).map_err(|problem| vec![problem]);
-        match read.and_then(Configuration::try_from) {
-            Ok(good) => Self {
-                uid,
-                good: Some(Arc::new(good)),
-                source: Some(source),
-                problems: Vec::new(),
-            },
-            Err(problems) => {
-                let problems = problems.into_iter().map(field_problem).collect();
-                Self::bad(uid, is_deleting, problems, earlier)
+        let problems = match read.and_then(Configuration::try_from) {
+            Ok(good) => {
+                return Self {
+                    uid,
+                    good: Some(Arc::new(good)),
+                    source: Some(source),
+                    problems: Vec::new(),
+                };
             }
-        }
-    }
-
-    fn bad(
-        uid: String,
-        is_deleting: bool,
-        mut problems: Vec<SourceProblem>,
-        earlier: Option<&Self>,
-    ) -> Self {
+            Err(problems) => problems,
+        };
         let earlier = earlier.filter(|earlier| earlier.uid == uid);
-        let source = earlier.and_then(|earlier| earlier.source.clone());
         let mut good = earlier.and_then(|earlier| earlier.good.clone());
-        if let Some(good) = &mut good {
-            if is_deleting && !good.deleting {
-                Arc::make_mut(good).deleting = true;
-            }
-            for problem in &mut problems {
-                problem.message +=
-                    "; until it is corrected, the last accepted version stays in use";
-            }
+        if let Some(good) = &mut good
+            && is_deleting
+            && !good.deleting
+        {
+            Arc::make_mut(good).deleting = true;
         }
+        let note = match good {
+            Some(_) => "; until it is corrected, the last accepted version stays in use",
+            None => "",
+        };
+        let key = ConfigurationKey::new(&name.0, &name.1).ok();
+        let problems = problems.into_iter().map(|field: FieldProblem| {
+            let message = field.message + note;
+            problem(&name, key.as_ref(), &field.path, message)
+        });
         Self {
             uid,
             good,
-            source,
-            problems,
+            source: earlier.and_then(|earlier| earlier.source.clone()),
+            problems: problems.collect(),
         }
     }
 }

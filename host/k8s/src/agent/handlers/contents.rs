@@ -47,17 +47,14 @@ impl Contents {
                 contents.problems.push((key.to_owned(), message));
             }
         }
-        let components = keys
-            .iter()
-            .copied()
-            .filter(|key| source_name(key).is_some());
-        let components: Vec<&str> = components.collect();
         for &key in &keys {
             let Some(stem) = key.strip_suffix(grants_file::SUFFIX) else {
                 continue;
             };
-            let of_key = |component: &&str| grants_file::among(component, has) == key;
-            let orphaned = (!components.iter().any(of_key)).then(|| {
+            let is_its = |other: &&str| {
+                source_name(other).is_some() && grants_file::among(other, has) == key
+            };
+            let orphaned = (!keys.iter().any(is_its)).then(|| {
                 format!(
                     "grants of no component: neither this ConfigMap nor the agent's image has {stem}.wasm, and no external handler {stem} has registered; add the component, correct the name or remove the key"
                 )

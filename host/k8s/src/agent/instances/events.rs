@@ -30,15 +30,6 @@ const SPACING: Duration = Duration::from_millis(50);
 /// An object, or the reason why it cannot be read.
 pub type Object = DeserializeGuard<InstanceObject>;
 
-/// Drops the sender of the set, so that its receivers learn that no more changes follow.
-struct Guard(Arc<Shared>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.state().set = None;
-    }
-}
-
 /// Returns the label selector of the Instances of a scope.
 pub fn selector(scope: Scope, node: &str) -> String {
     match scope {
@@ -49,8 +40,7 @@ pub fn selector(scope: Scope, node: &str) -> String {
 
 /// Follows one watch forever.
 pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
-    let guard = Guard(shared);
-    let shared = &guard.0;
+    let shared = &shared;
     let mut watch = Watch::new(api.clone()).labels(&selector(scope, &shared.node));
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
@@ -64,9 +54,9 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
             event = watch.next() => {
                 publication.get_or_insert(earliest);
                 match event {
-                    Ok(Event::InitDone) => {
+                    Ok(Event::InitDone(listed)) => {
                         shared.interrupted(scope, None);
-                        if list_ended(shared, &api, scope, watch.listed()).await {
+                        if list_ended(shared, &api, scope, listed).await {
                             // This list is from after the restore.
                             restored.mark_unchanged();
                         }
@@ -142,7 +132,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 tracing::warn!(instance = name, error, "cannot read an Instance");
             }
         },
-        Event::Resumed | Event::InitDone => {}
+        Event::Resumed | Event::InitDone(_) => {}
         Event::Delete(object) => {
             let (key, uid) = (instance::key(&object), object.uid().unwrap_or_default());
             let held = shared.state().view.instances().get(&key).cloned();

@@ -5,21 +5,11 @@ use std::sync::Arc;
 
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
-use serde::{Serialize, Serializer};
 
 /// Instances that concern a node, each as it was last kept.
 pub struct Worth {
     node: String,
     kept: Option<BTreeMap<InstanceKey, Arc<Instance>>>,
-}
-
-/// Instances to write to the file.
-pub struct Kept(Vec<Arc<Instance>>);
-
-impl Serialize for Kept {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(Arc::as_ref))
-    }
 }
 
 impl Worth {
@@ -33,7 +23,7 @@ impl Worth {
 
     /// Returns the Instances to write if any of them differs from the kept version. The use of an Instance by other nodes does not count:
     /// without the API server no free slot is offered.
-    pub fn keeping(&mut self, set: &InstanceSet) -> Option<Kept> {
+    pub fn keeping(&mut self, set: &InstanceSet) -> Option<Vec<Instance>> {
         if !set.complete {
             return None;
         }
@@ -53,9 +43,8 @@ impl Worth {
         if is_same {
             return None;
         }
-        let written = Kept(now.values().cloned().collect());
-        self.kept = Some(now);
-        Some(written)
+        let now = self.kept.insert(now).values();
+        Some(now.map(|instance| Instance::clone(instance)).collect())
     }
 }
 
@@ -85,7 +74,7 @@ mod tests {
         let mut worth = Worth::of("node-a");
         let mut written = |set: &InstanceSet| {
             let kept = worth.keeping(set)?;
-            let names: Vec<_> = kept.0.iter().map(|one| one.metadata.name.clone()).collect();
+            let names: Vec<_> = kept.iter().map(|one| one.metadata.name.clone()).collect();
             Some(names.join(" "))
         };
         let mut unread = set(&[("a-1", &["node-a"], &[])]);

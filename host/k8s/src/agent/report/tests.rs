@@ -237,19 +237,15 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
 }
 
 /// Ends an empty list.
-fn found_nothing(task: &mut Task) {
+fn found_nothing(task: &mut KubeReport) {
     task.reconciler.take(Ok(Event::Init));
-    task.reconciler.take(Ok(Event::InitDone));
+    task.reconciler.take(Ok(Event::InitDone(5)));
 }
 
 #[tokio::test]
 async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() {
     let stub = Stub::start(|_| failure(404, "page not found")).await;
-    let owner = Owner {
-        node: "n".into(),
-        uid: Some("u".into()),
-    };
-    let mut task = Task::new(owner, stub.client.clone(), None);
+    let mut task = KubeReport::new(stub.client.clone(), "n", "u", None);
     task.report = mk_report(HandlerPhase::Active);
     task.want();
     found_nothing(&mut task);
@@ -269,18 +265,15 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
     let mut pruned = mk_object(&report, "6");
     pruned.as_object_mut().unwrap().remove("status");
     let stub = Stub::start(move |_| Answer::Object(200, pruned.clone())).await;
-    let owner = Owner {
-        node: "n".into(),
-        uid: Some("u".into()),
-    };
-    let mut task = Task::new(owner, stub.client.clone(), None);
+    let mut task = KubeReport::new(stub.client.clone(), "n", "u", None);
     task.report = report;
     task.want();
     found_nothing(&mut task);
-    for failures in 1..=2 {
+    for _ in 1..=2 {
         let ((name, write), _) = task.reconciler.next().unwrap();
         task.reconciler.write(name, write).await;
-        assert_eq!(task.reconciler.failures("n.udev"), failures);
+        let told = task.reconciler.problem().unwrap();
+        assert!(told.contains("drops fields"), "{told}");
         let (_, at) = task.reconciler.next().unwrap();
         assert!(at > Instant::now());
     }
@@ -327,8 +320,7 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
     *bench.cluster.nodes.lock().unwrap() = ("u", Some("v"));
     collect(&bench, 1).await;
     bench.wait_for("/nodes?", 1).await;
-    let report = KubeReport::new(bench.stub.client.clone(), "n", "u", None);
-    let mut task = Task::new(report.owner, report.client, None);
+    let mut task = KubeReport::new(bench.stub.client.clone(), "n", "u", None);
     task.report = active;
     task.want();
     for (nodes, uid, is_outdated) in [

@@ -88,7 +88,7 @@ pub async fn follow<K: Holder>(
         // Several changes of an object that arrive together cause only one read.
         let take = |event: Result<Event<PartialObjectMeta<K>>, Failure>| match event {
             Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => {}
-            Ok(Event::InitDone) | Err(_) => {
+            Ok(Event::InitDone(_)) | Err(_) => {
                 due = all();
                 is_due = true;
             }

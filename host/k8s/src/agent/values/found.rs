@@ -108,15 +108,6 @@ impl Found {
         let known = self.0.get(object).map(|(_, known)| known);
         matches!(known, Some(Known::Keys(_) | Known::Missing))
     }
-
-    /// Returns the number of keys held for an object.
-    #[cfg(test)]
-    pub fn keys(&self, object: &Object) -> Option<usize> {
-        match self.0.get(object)? {
-            (_, Known::Keys(keys)) => Some(keys.len()),
-            _ => None,
-        }
-    }
 }
 
 fn beyond(object: &Object, most: usize, of: &str) -> Known {

@@ -25,9 +25,6 @@ use crate::controller::left_over::has_some;
 use crate::index;
 use crate::watch::Watch;
 
-/// Behavior of the controller while a watch fails, as described in the log.
-const MAKES_NONE: &str = "the controller tries again, and creates no brokers before";
-
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
 
@@ -93,8 +90,7 @@ async fn follow_kind<K>(
     let name = |object: &K| key(kind, object.meta());
     let read = |object: K, _: Option<&_>| Some(Arc::new(read(object.meta(), phase(&object))));
     let publish = |all: &BTreeMap<_, _>| show(kind, all, shown);
-    let what = (&*format!("{kind}s"), MAKES_NONE);
-    index::follow(watch, what, name, read, publish).await;
+    index::follow(watch, &format!("{kind}s"), name, read, publish).await;
 }
 
 /// Publishes all objects once each kind has been read.

@@ -20,17 +20,10 @@ const REQUEST: Duration = Duration::from_secs(20);
 /// Number of Configurations that are read at a time, since each may be large.
 const PAGE: u32 = 50;
 
-/// Reason why the removal is incomplete.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {what}: {why}; run this again to continue where it stopped")]
-pub struct Error {
-    what: String,
-    why: String,
-}
-
 /// Deletes the reports of all nodes and the device classes and slices of Leafhost, and removes the statuses of all Configurations. Returns
-/// the number of Configurations that had a status. Agents and controllers that still run write theirs again.
-pub async fn clear(client: &Client) -> Result<usize, Error> {
+/// the number of Configurations that had a status; the error says why the removal is incomplete. Agents and controllers that still run write
+/// theirs again.
+pub async fn clear(client: &Client) -> Result<usize, String> {
     let reports: Api<DiscoveryHandler> = Api::all(client.clone());
     let (how, all) = (DeleteParams::default(), ListParams::default());
     let deleted = reports.delete_collection(&how, &all);
@@ -62,7 +55,7 @@ pub async fn clear(client: &Client) -> Result<usize, Error> {
 }
 
 /// Removes the status of a Configuration. Returns false if the Configuration is gone.
-async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, Error> {
+async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, String> {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let api =
         Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &manifest::resource());
@@ -77,16 +70,15 @@ async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, Error> 
 async fn request<T>(
     what: &str,
     answer: impl Future<Output = kube::Result<T>>,
-) -> Result<Option<T>, Error> {
-    let why = match answers::within(REQUEST, answer).await {
-        Ok(done) => return Ok(Some(done)),
-        Err(failure) if failure.code == Some(404) => return Ok(None),
-        Err(failure) => failure.message,
-    };
-    Err(Error {
-        what: what.to_owned(),
-        why,
-    })
+) -> Result<Option<T>, String> {
+    match answers::within(REQUEST, answer).await {
+        Ok(done) => Ok(Some(done)),
+        Err(failure) if failure.code == Some(404) => Ok(None),
+        Err(failure) => Err(format!(
+            "cannot {what}: {}; run this again to continue where it stopped",
+            failure.message
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -144,7 +136,7 @@ mod tests {
         let stub = Stub::start(|_| failure(404, "the server could not find it")).await;
         assert_eq!(clear(&stub.client).await.unwrap(), 0);
         let stub = Stub::start(|_| failure(403, "no right")).await;
-        let error = clear(&stub.client).await.unwrap_err().to_string();
+        let error = clear(&stub.client).await.unwrap_err();
         assert!(error.contains("discoveryhandlers") && error.contains("no right"));
     }
 }

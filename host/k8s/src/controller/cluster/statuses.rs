@@ -12,7 +12,7 @@ use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
 use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
-use leafhost_core::node_report::ReportedHandler;
+use leafhost_core::node_report::{ObjectName, ReportedHandler};
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
@@ -25,7 +25,7 @@ use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME, edit, written};
 use crate::bounded_store::BoundedStore;
 use crate::crd::DiscoveryHandler;
-use crate::index::{ObjectMap, TRIES_AGAIN, follow};
+use crate::index::{ObjectMap, follow};
 use crate::manifest;
 use crate::reports;
 use crate::requests::{patch_by, reference};
@@ -38,10 +38,10 @@ const MAX_NOTE: usize = 1_000;
 
 /// A Configuration as it was read.
 struct Read {
-    state: Option<(ConfigurationKey, Arc<ConfigurationState>)>,
+    state: Option<Arc<ConfigurationState>>,
     deleting: Option<Deleting>,
     /// Last valid version, for brokers.
-    manifest: Option<(ConfigurationKey, Arc<Manifest>)>,
+    manifest: Option<Arc<Manifest>>,
 }
 
 /// A report of a node on a handler.
@@ -84,44 +84,38 @@ pub fn follow_configurations(
 ) {
     let (sender, configurations) = watch::channel(Arc::default());
     let (manifest_sender, manifests) = watch::channel(Arc::default());
-    let publish = move |all: &BTreeMap<_, Read>| {
-        let all = all.values();
-        let deleting = all.clone().map(|one| &one.deleting);
+    let publish = move |all: &BTreeMap<Option<ConfigurationKey>, Read>| {
+        let deleting = all.values().map(|one| &one.deleting);
         finalizers.show(DeletingKind::Configuration, deleting);
-        let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
-        let manifests = all.filter_map(|one| one.manifest.clone()).collect();
-        let complete = true;
-        crate::publish(
-            &sender,
-            ConfigurationStates {
-                complete,
-                configurations,
-            },
-        );
-        crate::publish(
-            &manifest_sender,
-            ManifestSet {
-                complete,
-                manifests,
-            },
-        );
+        let states = all.iter();
+        let states = states.filter_map(|(key, one)| Some((key.clone()?, one.state.clone()?)));
+        let states = ConfigurationStates {
+            complete: true,
+            configurations: states.collect(),
+        };
+        crate::publish(&sender, states);
+        let manifests = all.iter();
+        let manifests =
+            manifests.filter_map(|(key, one)| Some((key.clone()?, one.manifest.clone()?)));
+        let manifests = ManifestSet {
+            complete: true,
+            manifests: manifests.collect(),
+        };
+        crate::publish(&manifest_sender, manifests);
     };
-    let name = |object: &DynamicObject| (object.namespace(), object.name_any());
     let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
     let read = |object: DynamicObject, before: Option<&Read>| {
         let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-        let earlier = before.and_then(|before| before.state.as_ref());
-        let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
-        let earlier = before.and_then(|before| before.manifest.as_ref());
-        let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
+        key(&object)?;
+        let state = state(&object, before.and_then(|before| before.state.as_deref()));
+        let manifest = manifest_of(&object, before.and_then(|before| before.manifest.as_ref()));
         (state.is_some() || manifest.is_some()).then(|| Read {
             deleting: deleting.filter(|_| state.is_some()),
             state,
             manifest,
         })
     };
-    let what = ("Configurations", TRIES_AGAIN);
-    let following = follow(watch, what, name, read, publish);
+    let following = follow(watch, "Configurations", key, read, publish);
     tasks.add_loop("watch of statuses", following);
     (configurations, manifests)
 }
@@ -146,30 +140,25 @@ pub fn follow_reports(client: &Client, tasks: &mut Tasks) -> watch::Receiver<Arc
         })
     };
     let watch = Watch::new(Api::all(client.clone())).page(REPORTS);
-    let what = ("discoveryhandlers.leafhost.dev", TRIES_AGAIN);
+    let what = "discoveryhandlers.leafhost.dev";
     let following = follow(watch, what, name, read, publish);
     tasks.add_loop("watch of reports", following);
     reports
 }
 
 async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
+    let core = |kind: &str, object: &ObjectName| {
+        let place = (&*object.namespace, &*object.name);
+        reference("v1", kind, place, &object.uid)
+    };
     let (action, regarding) = match &event.regarding {
         Regarding::Configuration(key, uid) => {
             let place = (key.namespace(), key.name());
             let regarding = reference(API_VERSION, "Configuration", place, uid);
             ("Discover", regarding)
         }
-        Regarding::ConfigMap(object) => {
-            let place = (&*object.namespace, &*object.name);
-            (
-                "LoadHandler",
-                reference("v1", "ConfigMap", place, &object.uid),
-            )
-        }
-        Regarding::Pod(object) => {
-            let place = (&*object.namespace, &*object.name);
-            ("Evict", reference("v1", "Pod", place, &object.uid))
-        }
+        Regarding::ConfigMap(object) => ("LoadHandler", core("ConfigMap", object)),
+        Regarding::Pod(object) => ("Evict", core("Pod", object)),
     };
     let event = events::Event {
         type_: EventType::Warning,
@@ -201,13 +190,18 @@ impl StatusStore for KubeCluster {
     }
 }
 
+/// Returns the key of a Configuration, or `None` if the object has an invalid name.
+fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
+    let meta = object.meta();
+    ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()
+}
+
 /// Reads a Configuration. If an annotation is invalid, the values read before stay, as with agents.
 fn state(
     object: &DynamicObject,
     before: Option<&ConfigurationState>,
-) -> Option<(ConfigurationKey, Arc<ConfigurationState>)> {
+) -> Option<Arc<ConfigurationState>> {
     let meta = object.meta();
-    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
     let mut wrong = Vec::new();
@@ -227,16 +221,12 @@ fn state(
         restarts_pods,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     };
-    Some((key, Arc::new(state)))
+    Some(Arc::new(state))
 }
 
 /// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
-fn manifest_of(
-    object: &DynamicObject,
-    before: Option<&Arc<Manifest>>,
-) -> Option<(ConfigurationKey, Arc<Manifest>)> {
+fn manifest_of(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
     let meta = object.meta();
-    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
     let mut manifest = if let Some(mut manifest) = usable {
@@ -253,13 +243,12 @@ fn manifest_of(
         let deleted = deleted.map(|time| time.0.to_string());
         Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
     }
-    Some((key, manifest))
+    Some(manifest)
 }
 
 #[cfg(test)]
 mod tests {
     use leafhost_core::configuration::Backend;
-    use leafhost_core::node_report::ObjectName;
     use leafhost_core::status_store::ConditionType;
     use serde_json::json;
 
@@ -274,8 +263,8 @@ mod tests {
                 "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": 0}}))
             .unwrap()
         };
-        let (_, first) = state(&with("dra"), None).unwrap();
-        let (_, then) = state(&with("both"), Some(&first)).unwrap();
+        let first = state(&with("dra"), None).unwrap();
+        let then = state(&with("both"), Some(&first)).unwrap();
         for one in [first, then] {
             assert_eq!((one.backend, one.evicts), (Backend::Dra, true));
         }
@@ -290,16 +279,16 @@ mod tests {
             .unwrap()
         };
         let plugin = "device-plugin";
-        let (_, wrong) = state(&with("yes", plugin), None).unwrap();
+        let wrong = state(&with("yes", plugin), None).unwrap();
         assert!(!wrong.restarts_pods);
-        let (_, first) = state(&with("true", plugin), None).unwrap();
+        let first = state(&with("true", plugin), None).unwrap();
         for (restarts, allocation, expected) in [
             ("yes", plugin, true),
             ("true", "dra", true),
             ("false", plugin, false),
             ("false", "dra", false),
         ] {
-            let (_, then) = state(&with(restarts, allocation), Some(&first)).unwrap();
+            let then = state(&with(restarts, allocation), Some(&first)).unwrap();
             assert_eq!(then.restarts_pods, expected, "{restarts} {allocation}");
         }
     }
@@ -344,9 +333,7 @@ mod tests {
             let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": {"name": "cams", "namespace": "plant",
                 "uid": "u", "resourceVersion": "7", "generation": 3}, "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": "x"},
                 "status": status});
-            state(&serde_json::from_value(object).unwrap(), None)
-                .unwrap()
-                .1
+            state(&serde_json::from_value(object).unwrap(), None).unwrap()
         };
         let state = object(json!({"conditions": "none"}));
         assert_eq!(

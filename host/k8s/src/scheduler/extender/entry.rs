@@ -22,18 +22,9 @@ const PORT: &str = "https";
 const CHART: &str =
     "let the chart create it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)";
 
-/// Reason that no entry can be created, with the remedy.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct EntryError(String);
-
-/// Returns the entry as YAML, with a new client certificate that is valid for at least `days` days. Reads with the caller's rights.
-pub async fn entry(client: &Client, names: &Names, days: u32) -> Result<String, EntryError> {
-    let entry = make(client, names, days).await;
-    entry.map_err(EntryError)
-}
-
-async fn make(client: &Client, names: &Names, days: u32) -> Result<String, String> {
+/// Returns the entry as YAML, with a new client certificate that is valid for at least `days` days. Reads with the caller's rights. The
+/// error says why no entry can be created, with the remedy.
+pub async fn entry(client: &Client, names: &Names, days: u32) -> Result<String, String> {
     let secret = format!("{}/{}", names.namespace, names.secret);
     let unusable = |why: String| format!("cannot use the Secret {secret}: {why}");
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
