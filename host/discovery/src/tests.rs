@@ -12,6 +12,7 @@ use leafhost_fakes::{
     wait_for,
 };
 
+use self::sources::registered;
 use super::*;
 
 struct Bench {

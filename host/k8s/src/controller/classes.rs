@@ -128,13 +128,14 @@ fn classes(
             // The class is being created.
             None => Some(why(&class)?),
         };
-        let state = problem.map_or(Ok(()), |why| {
-            Err(Problem::ClassNotMade {
+        let state = match problem {
+            None => Ok(()),
+            Some(why) => Err(Problem::ClassNotMade {
                 configuration: key.clone(),
                 class,
                 why,
-            })
-        });
+            }),
+        };
         Some((key.clone(), state))
     };
     owned.iter().filter_map(state_of).collect()

@@ -7,7 +7,6 @@ use leafhost_core::brokers::{CONTROLLER_LABEL, INSTANCE_LABEL};
 use leafhost_core::cluster::{EvictionError, PodState};
 use leafhost_core::names::GROUP;
 use leafhost_core::scheduling::PodKey;
-use leafhost_core::status_store::WriteError;
 use serde_json::{Value, json};
 
 use super::write_error;
