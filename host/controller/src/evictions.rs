@@ -19,7 +19,7 @@ use leafhost_core::node_report::ObjectName;
 use leafhost_core::problem::Problem;
 use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{ConfigurationStates, Event, Regarding, WriteError};
-use leafhost_core::wait::{SourceEnded, publish};
+use leafhost_core::wait::{changed, publish};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -39,14 +39,14 @@ const REASON: &str = "DeviceGone";
 /// Error of a controller that runs without the flag to evict pods.
 const DISABLED: &str = "the controller may not evict pods";
 
-/// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets a problem for each
+/// Evicts pods while this controller leads, if `is_enabled`. `problems` gets a problem for each
 /// Configuration whose pods are not restarted although it asks for that.
 pub async fn run(
     cluster: &dyn Cluster,
     is_enabled: bool,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: &Metrics,
-) -> Result<(), SourceEnded> {
+) {
     let views = cluster.views();
     let times = (SOON, SEEN);
     let write = move |pod: PodKey, (loss, _): Job| async move {
@@ -68,16 +68,15 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-            changed = task.views.instances.changed() => {
-                changed.map_err(|_| SourceEnded("Instances"))?;
+            () = changed(&mut task.views.nodes) => {}
+            () = changed(&mut task.views.instances) => {
                 // The plan is outdated: the device may be back.
                 task.writes.clear();
             }
-            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
-            changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
+            () = changed(&mut task.views.configurations) => {}
+            () = changed(&mut task.views.reports) => {}
             step = task.writes.step() => {
-                match step? {
+                match step {
                     Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
                     Step::Pass => task.look(),
                 }

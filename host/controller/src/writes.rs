@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -156,16 +156,15 @@ where
 
     /// Begins the planned writes, and returns the next step of the task. Writes and attempts of a task end with the lead. Cancel safe:
     /// dropping the future loses no write.
-    pub async fn step(&mut self) -> Result<Step<K, V>, SourceEnded> {
+    pub async fn step(&mut self) -> Step<K, V> {
         loop {
             self.begin();
             tokio::select! {
-                changed = self.leads.changed() => {
-                    changed.map_err(|_| SourceEnded("the lease"))?;
+                () = changed(&mut self.leads) => {
                     self.clear();
                     self.changed();
                 }
-                Some(first) = self.running.next() => return Ok(Step::Ended(self.ended(first))),
+                Some(first) = self.running.next() => return Step::Ended(self.ended(first)),
                 () = self.passes.due() => {
                     self.clear();
                     self.round_robin.forget(Instant::now());
@@ -173,7 +172,7 @@ where
                         // The next leader starts without this state, too.
                         self.attempts = Attempts::default();
                     }
-                    return Ok(Step::Pass);
+                    return Step::Pass;
                 }
             }
         }

@@ -9,7 +9,7 @@ use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
 use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::{SourceEnded, publish};
+use leafhost_core::wait::{changed, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -76,22 +76,21 @@ impl BrokerTask {
         }
     }
 
-    /// Creates brokers; returns only if a source ends.
-    pub async fn run(mut self) -> Result<(), SourceEnded> {
+    /// Creates brokers.
+    pub async fn run(mut self) {
         loop {
             tokio::select! {
                 biased;
-                changed = self.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-                changed = self.views.manifests.changed() => {
-                    changed.map_err(|_| SourceEnded("Configurations"))?;
+                () = changed(&mut self.views.nodes) => {}
+                () = changed(&mut self.views.manifests) => {
                     // The plan is outdated.
                     self.writes.clear();
                 }
-                changed = self.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-                changed = self.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-                changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
+                () = changed(&mut self.views.instances) => {}
+                () = changed(&mut self.views.names) => {}
+                () = changed(&mut self.objects) => {}
                 step = self.writes.step() => {
-                    match step? {
+                    match step {
                         Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
                         Step::Pass => self.look(),
                     }

@@ -111,7 +111,7 @@ impl Fake {
     }
 }
 
-fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), SourceEnded>> {
+fn spawn(task: BrokerTask) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task.run()))
 }
 
