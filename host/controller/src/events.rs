@@ -47,16 +47,12 @@ pub async fn run(cluster: &dyn Cluster, mut problems: watch::Receiver<Problems>)
     loop {
         tokio::select! {
             biased;
-            () = changed(&mut problems) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(&problems.borrow_and_update()),
-                }
-                continue;
-            }
+            () = changed(&mut problems) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(&problems.borrow_and_update()),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -68,22 +68,18 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            () = changed(&mut task.views.nodes) => {}
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
             () = changed(&mut task.views.instances) => {
                 // The plan is outdated: the device may be back.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            () = changed(&mut task.views.configurations) => {}
-            () = changed(&mut task.views.reports) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.reports) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -40,16 +40,12 @@ pub async fn run(cluster: &dyn Cluster) {
     loop {
         tokio::select! {
             biased;
-            () = changed(&mut deleting) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.iter().for_each(note),
-                    Step::Pass => task.look(&deleting.borrow_and_update()),
-                }
-                continue;
-            }
+            () = changed(&mut deleting) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(note),
+                Step::Pass => task.look(&deleting.borrow_and_update()),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -60,18 +60,14 @@ pub async fn run(cluster: &dyn Cluster, grace: Duration, metrics: &Metrics) {
             biased;
             () = changed(&mut task.views.configurations) => {
                 // The plan is outdated: a user may just have applied a Configuration again whose name is to be freed.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            () = changed(&mut task.views.names) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

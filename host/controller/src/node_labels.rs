@@ -50,19 +50,15 @@ pub async fn run(cluster: &dyn Cluster, is_enabled: bool, metrics: &Metrics) {
     loop {
         tokio::select! {
             biased;
-            () = changed(&mut task.views.node_labels) => {}
-            () = changed(&mut task.views.instances) => {}
-            () = changed(&mut task.views.configurations) => {}
-            () = changed(&mut task.views.names) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.node_labels) => task.writes.changed(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

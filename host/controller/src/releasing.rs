@@ -47,19 +47,14 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) {
             biased;
             () = changed(&mut task.views.nodes) => {
                 task.kept.clear();
-                // The plan is outdated.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            () = changed(&mut task.views.instances) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look().await,
-                }
-                continue;
-            }
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look().await,
+            },
         }
-        task.writes.changed();
     }
 }
 

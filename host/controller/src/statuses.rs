@@ -57,23 +57,19 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            () = changed(&mut task.views.nodes) => {}
-            () = changed(&mut task.views.instances) => {}
-            () = changed(&mut task.views.configurations) => {}
-            () = changed(&mut task.views.reports) => {}
-            () = changed(&mut task.views.names) => {}
-            () = changed(&mut task.views.classes) => {}
-            () = changed(&mut task.brokers) => {}
-            () = changed(&mut task.restarts) => {}
-            step = task.writes.step() => {
-                match step {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.reports) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            () = changed(&mut task.views.classes) => task.writes.changed(),
+            () = changed(&mut task.brokers) => task.writes.changed(),
+            () = changed(&mut task.restarts) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -120,9 +120,10 @@ where
         self.passes.changed();
     }
 
-    /// Drops the writes that wait for a place, because the plan is outdated.
-    pub fn clear(&mut self) {
+    /// Records a change after which the plan is outdated: drops the writes that wait for a place.
+    pub fn outdated(&mut self) {
         self.waiting.clear();
+        self.changed();
     }
 
     /// Plans these writes, each with its namespace, in a pass; the next pass is at `next` unless a change comes earlier. A write that was
@@ -160,13 +161,10 @@ where
         loop {
             self.begin();
             tokio::select! {
-                () = changed(&mut self.leads) => {
-                    self.clear();
-                    self.changed();
-                }
+                () = changed(&mut self.leads) => self.outdated(),
                 Some(first) = self.running.next() => return Step::Ended(self.ended(first)),
                 () = self.passes.due() => {
-                    self.clear();
+                    self.waiting.clear();
                     self.round_robin.forget(Instant::now());
                     if !self.leads() {
                         // The next leader starts without this state, too.

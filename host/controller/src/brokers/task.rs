@@ -81,23 +81,18 @@ impl BrokerTask {
         loop {
             tokio::select! {
                 biased;
-                () = changed(&mut self.views.nodes) => {}
+                () = changed(&mut self.views.nodes) => self.writes.changed(),
                 () = changed(&mut self.views.manifests) => {
-                    // The plan is outdated.
-                    self.writes.clear();
+                    self.writes.outdated();
                 }
-                () = changed(&mut self.views.instances) => {}
-                () = changed(&mut self.views.names) => {}
-                () = changed(&mut self.objects) => {}
-                step = self.writes.step() => {
-                    match step {
-                        Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
-                        Step::Pass => self.look(),
-                    }
-                    continue;
-                }
+                () = changed(&mut self.views.instances) => self.writes.changed(),
+                () = changed(&mut self.views.names) => self.writes.changed(),
+                () = changed(&mut self.objects) => self.writes.changed(),
+                step = self.writes.step() => match step {
+                    Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
+                    Step::Pass => self.look(),
+                },
             }
-            self.writes.changed();
         }
     }
 
