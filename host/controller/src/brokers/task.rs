@@ -23,16 +23,6 @@ use crate::writes::{Done, PLACES, Step, Writes};
 /// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(10);
 
-/// Creates the brokers of a cluster while this controller leads.
-pub struct BrokerTask {
-    views: ClusterViews,
-    objects: watch::Receiver<Arc<ObjectSet>>,
-    problems: watch::Sender<Arc<Vec<Problem>>>,
-    metrics: Arc<Metrics>,
-    writes: Writes<'static, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
-    restarts: Restarts,
-}
-
 /// A change, and the object before it.
 type Job = (Change, Option<Arc<Object>>);
 
@@ -47,55 +37,54 @@ fn id(change: &Change) -> ChangeId {
     (discriminant(change), text.clone())
 }
 
-impl BrokerTask {
-    /// Creates the task for a cluster. `problems` gets the sorted broker problems of Configurations; it is empty while another controller
-    /// leads.
-    pub fn new(
-        cluster: &dyn Cluster,
-        brokers: Arc<dyn Brokers>,
-        problems: watch::Sender<Arc<Vec<Problem>>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let views = cluster.views();
-        let objects = brokers.objects();
-        let identify = |(change, there): &Job| (id(change), there.clone());
-        let write = move |_, (change, there): Job| {
-            let brokers = Arc::clone(&brokers);
-            async move {
-                let answer = brokers.write(&change).await;
-                ((change, there), answer)
-            }
-        };
-        Self {
-            writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
-            views,
-            objects,
-            problems,
-            metrics,
-            restarts: Restarts::default(),
+/// Creates the brokers of a cluster while this controller leads. `problems` gets the sorted broker problems of Configurations; it is empty
+/// while another controller leads.
+pub async fn run(
+    cluster: &dyn Cluster,
+    brokers: &dyn Brokers,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: &Metrics,
+) {
+    let views = cluster.views();
+    let identify = |(change, there): &Job| (id(change), there.clone());
+    let write = move |_, (change, there): Job| async move {
+        let answer = brokers.write(&change).await;
+        ((change, there), answer)
+    };
+    let mut task = BrokerTask {
+        writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
+        views,
+        objects: brokers.objects(),
+        problems,
+        metrics,
+        restarts: Restarts::default(),
+    };
+    loop {
+        tokio::select! {
+            biased;
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
+            () = changed(&mut task.views.manifests) => task.writes.outdated(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            () = changed(&mut task.objects) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
     }
+}
 
-    /// Creates brokers.
-    pub async fn run(mut self) {
-        loop {
-            tokio::select! {
-                biased;
-                () = changed(&mut self.views.nodes) => self.writes.changed(),
-                () = changed(&mut self.views.manifests) => {
-                    self.writes.outdated();
-                }
-                () = changed(&mut self.views.instances) => self.writes.changed(),
-                () = changed(&mut self.views.names) => self.writes.changed(),
-                () = changed(&mut self.objects) => self.writes.changed(),
-                step = self.writes.step() => match step {
-                    Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
-                    Step::Pass => self.look(),
-                },
-            }
-        }
-    }
+struct BrokerTask<'a> {
+    views: ClusterViews,
+    objects: watch::Receiver<Arc<ObjectSet>>,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: &'a Metrics,
+    writes: Writes<'a, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
+    restarts: Restarts,
+}
 
+impl BrokerTask<'_> {
     /// Plans the writes.
     fn look(&mut self) {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
