@@ -14,7 +14,6 @@ use leafhost_core::timeouts;
 use leafhost_endpoint::{Listener, serve as serve_routes};
 use leafhost_k8s::{KubeBrokers, KubeCluster};
 use leafhost_metrics::CONTENT_TYPE;
-use tokio_util::sync::CancellationToken;
 
 use crate::args::ControllerArgs;
 use crate::listen::bind_if;
@@ -66,7 +65,6 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let mut tasks = Tasks::default();
     let agents = args.agent_pods.as_deref();
     let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
-    let shutdown = CancellationToken::new();
     let brokers = (!args.no_brokers).then(|| -> Arc<dyn Brokers> {
         let manifests = cluster.views().manifests;
         Arc::new(KubeBrokers::watch(&client, manifests, &mut tasks))
@@ -92,19 +90,15 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         args.name_grace,
         (args.restart_pods, args.node_labels),
         &metrics,
-        shutdown.clone(),
     );
-    tokio::pin!(running);
     tokio::select! {
-        ended = &mut running => return Ok(ended?),
+        () = running => {}
         error = tasks.ended() => return Err(error.into()),
         signal = signals.next() => tracing::info!(signal, "controller stops"),
     }
-    shutdown.cancel();
-    let ended = running.await;
-    // All writes have ended, so the Lease can be released.
+    // No write is made any more, so the Lease can be released.
     tasks.drain(timeouts::DRAIN).await?;
-    Ok(ended?)
+    Ok(())
 }
 
 fn routes(metrics: &Arc<Metrics>) -> Router {

@@ -21,7 +21,7 @@ mod template;
 pub use plan::{Plan, World, plan};
 pub use restarts::Restarts;
 pub use review::{BrokerWrite, ReferencedOwner};
-pub use task::BrokerTask;
+pub use task::run;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leafhost_core::cluster::Cluster;
 use leafhost_core::fair::round_robin;
 use leafhost_core::status_store::{Event, Regarding};
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -27,11 +27,8 @@ const MOST: usize = 2_000;
 /// Key of an Event: the object and the reason.
 type Key = (Regarding, String);
 
-/// Publishes Events while this controller leads; returns only if a source ends.
-pub async fn run(
-    cluster: &dyn Cluster,
-    mut problems: watch::Receiver<Problems>,
-) -> Result<(), SourceEnded> {
+/// Publishes Events while this controller leads.
+pub async fn run(cluster: &dyn Cluster, mut problems: watch::Receiver<Problems>) {
     let leads = cluster.views().leads;
     let write = move |(regarding, reason): Key, message: String| async move {
         let event = Event {
@@ -50,16 +47,12 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            changed = problems.changed() => changed.map_err(|_| SourceEnded("problems"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(&problems.borrow_and_update()),
-                }
-                continue;
-            }
+            () = changed(&mut problems) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(&problems.borrow_and_update()),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -19,7 +19,7 @@ use leafhost_core::node_report::ObjectName;
 use leafhost_core::problem::Problem;
 use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{ConfigurationStates, Event, Regarding, WriteError};
-use leafhost_core::wait::{SourceEnded, publish};
+use leafhost_core::wait::{changed, publish};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -39,14 +39,14 @@ const REASON: &str = "DeviceGone";
 /// Error of a controller that runs without the flag to evict pods.
 const DISABLED: &str = "the controller may not evict pods";
 
-/// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets a problem for each
+/// Evicts pods while this controller leads, if `is_enabled`. `problems` gets a problem for each
 /// Configuration whose pods are not restarted although it asks for that.
 pub async fn run(
     cluster: &dyn Cluster,
     is_enabled: bool,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: &Metrics,
-) -> Result<(), SourceEnded> {
+) {
     let views = cluster.views();
     let times = (SOON, SEEN);
     let write = move |pod: PodKey, (loss, _): Job| async move {
@@ -68,23 +68,18 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-            changed = task.views.instances.changed() => {
-                changed.map_err(|_| SourceEnded("Instances"))?;
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
+            () = changed(&mut task.views.instances) => {
                 // The plan is outdated: the device may be back.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
-            changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.reports) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leafhost_core::cluster::{Cluster, ClusterViews, Deleting, is_of_akri};
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use tokio::time::Instant;
 
 use crate::pass_schedule::SOON;
@@ -22,8 +22,8 @@ const WAIT: Duration = Duration::from_secs(10);
 /// An object, and the finalizers that it keeps.
 type Job = (Deleting, Vec<String>);
 
-/// Removes the finalizers while this controller leads; returns only if a source ends.
-pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
+/// Removes the finalizers while this controller leads.
+pub async fn run(cluster: &dyn Cluster) {
     let ClusterViews {
         leads,
         mut deleting,
@@ -40,16 +40,12 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
     loop {
         tokio::select! {
             biased;
-            changed = deleting.changed() => changed.map_err(|_| SourceEnded("objects that are being deleted"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.iter().for_each(note),
-                    Step::Pass => task.look(&deleting.borrow_and_update()),
-                }
-                continue;
-            }
+            () = changed(&mut deleting) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(note),
+                Step::Pass => task.look(&deleting.borrow_and_update()),
+            },
         }
-        task.writes.changed();
     }
 }
 

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, Write};
@@ -33,12 +33,8 @@ const SEEN: Duration = Duration::from_secs(10);
 /// Reservations as they were seen, and the change to write.
 type Job = (Arc<NameSet>, Change);
 
-/// Reserves and frees names while this controller leads; returns only if a source ends.
-pub async fn run(
-    cluster: &dyn Cluster,
-    grace: Duration,
-    metrics: &Metrics,
-) -> Result<(), SourceEnded> {
+/// Reserves and frees names while this controller leads.
+pub async fn run(cluster: &dyn Cluster, grace: Duration, metrics: &Metrics) {
     let views = cluster.views();
     let identify = |(_, change): &Job| (change.clone(), ());
     let write = move |_, (set, change): Job| async move {
@@ -62,21 +58,16 @@ pub async fn run(
         }
         tokio::select! {
             biased;
-            changed = task.views.configurations.changed() => {
-                changed.map_err(|_| SourceEnded("Configurations"))?;
+            () = changed(&mut task.views.configurations) => {
                 // The plan is outdated: a user may just have applied a Configuration again whose name is to be freed.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

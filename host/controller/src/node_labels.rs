@@ -11,7 +11,7 @@ use leafhost_core::names::GROUP;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::resource_names::NameOwners;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
@@ -31,14 +31,10 @@ const MAX_NAME: usize = 63;
 /// Labels to set on a node, and its current labels.
 type Job = (BTreeSet<String>, NodeLabels);
 
-/// Labels nodes while this controller leads, if `is_enabled`; returns only if a source ends.
-pub async fn run(
-    cluster: &dyn Cluster,
-    is_enabled: bool,
-    metrics: &Metrics,
-) -> Result<(), SourceEnded> {
+/// Labels nodes while this controller leads, if `is_enabled`.
+pub async fn run(cluster: &dyn Cluster, is_enabled: bool, metrics: &Metrics) {
     if !is_enabled {
-        return std::future::pending().await;
+        return;
     }
     let views = cluster.views();
     let write = move |node: String, job: Job| async move {
@@ -54,19 +50,15 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            changed = task.views.node_labels.changed() => changed.map_err(|_| SourceEnded("labels of nodes"))?,
-            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
-            changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.node_labels) => task.writes.changed(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

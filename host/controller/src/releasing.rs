@@ -9,7 +9,7 @@ use leafhost_core::cluster::{Cluster, ClusterViews, NodeSet};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
@@ -26,8 +26,8 @@ const SEEN: Duration = Duration::from_secs(30);
 /// An Instance as it was seen, and the change to write.
 type Job = (Arc<Instance>, Change);
 
-/// Releases devices while this controller leads; returns only if a source ends.
-pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceEnded> {
+/// Releases devices while this controller leads.
+pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) {
     let views = cluster.views();
     let identify = |(seen, _): &Job| ((), seen.metadata.resource_version.clone());
     let write = move |_, (instance, change): Job| async move {
@@ -45,22 +45,16 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
     loop {
         tokio::select! {
             biased;
-            changed = task.views.nodes.changed() => {
-                changed.map_err(|_| SourceEnded("nodes"))?;
+            () = changed(&mut task.views.nodes) => {
                 task.kept.clear();
-                // The plan is outdated.
-                task.writes.clear();
+                task.writes.outdated();
             }
-            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look().await,
-                }
-                continue;
-            }
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look().await,
+            },
         }
-        task.writes.changed();
     }
 }
 

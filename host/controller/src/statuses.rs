@@ -9,7 +9,7 @@ use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::{ConfigurationState, ConfigurationStatus, Regarding, WriteError};
-use leafhost_core::wait::{SourceEnded, publish};
+use leafhost_core::wait::{changed, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ pub type Problems = Arc<BTreeMap<(Regarding, String), String>>;
 /// A Configuration as it was seen, and the status to write.
 type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 
-/// Writes statuses while this controller leads; returns only if a source ends. `brokers` are the problems of brokers, `restarts` those of
+/// Writes statuses while this controller leads. `brokers` are the problems of brokers, `restarts` those of
 /// pods whose device is gone; `problems` gets all problems.
 pub async fn run(
     cluster: &dyn Cluster,
@@ -38,7 +38,7 @@ pub async fn run(
     restarts: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     metrics: &Metrics,
-) -> Result<(), SourceEnded> {
+) {
     let views = cluster.views();
     let write = move |key: ConfigurationKey, (seen, status): Job| async move {
         let answer = cluster.show(&key, &seen, &status).await;
@@ -57,23 +57,19 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
-            changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
-            changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-            changed = task.views.classes.changed() => changed.map_err(|_| SourceEnded("DeviceClasses"))?,
-            changed = task.brokers.changed() => changed.map_err(|_| SourceEnded("the brokers' problems"))?,
-            changed = task.restarts.changed() => changed.map_err(|_| SourceEnded("the problems of restarts"))?,
-            step = task.writes.step() => {
-                match step? {
-                    Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
-                    Step::Pass => task.look(),
-                }
-                continue;
-            }
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.configurations) => task.writes.changed(),
+            () = changed(&mut task.views.reports) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            () = changed(&mut task.views.classes) => task.writes.changed(),
+            () = changed(&mut task.brokers) => task.writes.changed(),
+            () = changed(&mut task.restarts) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
-        task.writes.changed();
     }
 }
 

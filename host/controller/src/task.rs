@@ -5,49 +5,37 @@ use std::time::Duration;
 
 use leafhost_core::brokers::Brokers;
 use leafhost_core::cluster::Cluster;
-use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use crate::brokers::BrokerTask;
 use crate::metrics::Metrics;
-use crate::{events, evictions, finalizers, names, node_labels, releasing, statuses};
+use crate::{brokers, events, evictions, finalizers, names, node_labels, releasing, statuses};
 
-/// Acts on this cluster while this process leads, until `shutdown` is cancelled. Creates brokers only through `brokers`. An unused name stays
+/// Acts on this cluster while this process leads, until the future is dropped. Creates brokers only through `store`. An unused name stays
 /// reserved for `name_grace`. Evicts pods whose device is gone only if `evicts` is true, and labels nodes only if `labels` is true. A write
 /// in flight at the end is left to the API server.
 pub async fn run(
     cluster: &dyn Cluster,
-    brokers: Option<Arc<dyn Brokers>>,
+    store: Option<Arc<dyn Brokers>>,
     name_grace: Duration,
     (evicts, labels): (bool, bool),
-    metrics: &Arc<Metrics>,
-    shutdown: CancellationToken,
-) -> Result<(), SourceEnded> {
+    metrics: &Metrics,
+) {
     let (sender, problems) = watch::channel(Arc::default());
     let (evictor, restarts) = watch::channel(Arc::default());
     let unmade = watch::Sender::default();
-    let brokers = async {
-        let Some(brokers) = brokers else {
-            return std::future::pending().await;
-        };
-        let task = BrokerTask::new(cluster, brokers, unmade.clone(), Arc::clone(metrics));
-        task.run().await
+    let creating = async {
+        if let Some(store) = store {
+            brokers::run(cluster, &*store, unmade.clone(), metrics).await;
+        }
     };
-    let tasks = async {
-        tokio::try_join!(
-            releasing::run(cluster, metrics),
-            finalizers::run(cluster),
-            names::run(cluster, name_grace, metrics),
-            brokers,
-            statuses::run(cluster, unmade.subscribe(), restarts, sender, metrics),
-            evictions::run(cluster, evicts, evictor, metrics),
-            node_labels::run(cluster, labels, metrics),
-            events::run(cluster, problems),
-        )
-    };
-    tokio::select! {
-        () = shutdown.cancelled() => Ok(()),
-        ended = tasks => ended.map(drop),
-    }
+    tokio::join!(
+        releasing::run(cluster, metrics),
+        finalizers::run(cluster),
+        names::run(cluster, name_grace, metrics),
+        creating,
+        statuses::run(cluster, unmade.subscribe(), restarts, sender, metrics),
+        evictions::run(cluster, evicts, evictor, metrics),
+        node_labels::run(cluster, labels, metrics),
+        events::run(cluster, problems),
+    );
 }

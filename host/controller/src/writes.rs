@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -120,9 +120,10 @@ where
         self.passes.changed();
     }
 
-    /// Drops the writes that wait for a place, because the plan is outdated.
-    pub fn clear(&mut self) {
+    /// Records a change after which the plan is outdated: drops the writes that wait for a place.
+    pub fn outdated(&mut self) {
         self.waiting.clear();
+        self.changed();
     }
 
     /// Plans these writes, each with its namespace, in a pass; the next pass is at `next` unless a change comes earlier. A write that was
@@ -156,24 +157,20 @@ where
 
     /// Begins the planned writes, and returns the next step of the task. Writes and attempts of a task end with the lead. Cancel safe:
     /// dropping the future loses no write.
-    pub async fn step(&mut self) -> Result<Step<K, V>, SourceEnded> {
+    pub async fn step(&mut self) -> Step<K, V> {
         loop {
             self.begin();
             tokio::select! {
-                changed = self.leads.changed() => {
-                    changed.map_err(|_| SourceEnded("the lease"))?;
-                    self.clear();
-                    self.changed();
-                }
-                Some(first) = self.running.next() => return Ok(Step::Ended(self.ended(first))),
+                () = changed(&mut self.leads) => self.outdated(),
+                Some(first) = self.running.next() => return Step::Ended(self.ended(first)),
                 () = self.passes.due() => {
-                    self.clear();
+                    self.waiting.clear();
                     self.round_robin.forget(Instant::now());
                     if !self.leads() {
                         // The next leader starts without this state, too.
                         self.attempts = Attempts::default();
                     }
-                    return Ok(Step::Pass);
+                    return Step::Pass;
                 }
             }
         }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{ConfigurationKey, DigestLength};
-use crate::status_store::WriteError;
+use crate::status_store::{ConfigurationState, WriteError};
 
 /// Reservation of a Configuration name for a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +126,15 @@ impl<'a> NameOwners<'a> {
         self.owner(name)
             .filter(|owner| owner.namespace != namespace)
     }
+}
+
+/// Sorts Configurations by age, the oldest first.
+pub fn oldest_first<'a>(
+    states: impl Iterator<Item = (&'a ConfigurationKey, &'a Arc<ConfigurationState>)>,
+) -> Vec<&'a ConfigurationKey> {
+    let mut all: Vec<_> = states.collect();
+    all.sort_by_key(|(key, state)| (state.created.is_none(), state.created, &state.uid, *key));
+    all.into_iter().map(|(key, _)| key).collect()
 }
 
 /// Reservation with the metadata of its object.

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::resource_names::{NameRecord, NameSet, Reservation, ResourceNames};
-use tokio::sync::watch;
 
 use crate::answers::Failure;
 use crate::crd::ResourceName;
@@ -19,19 +18,15 @@ pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
 /// Number of failures in a row after which the reservations count as unreadable.
 const TRIES: u32 = 5;
 
-/// Follows the reservations forever. Until they are read, the `remembered` ones apply.
-pub async fn follow(
-    client: Client,
-    remembered: ResourceNames,
-    sender: watch::Sender<Arc<NameSet>>,
-) {
+/// Follows the reservations forever; `publish` gets all of them after each event. Until they are read, the `remembered` ones apply.
+pub async fn follow(client: Client, remembered: ResourceNames, publish: impl Fn(NameSet)) {
     let mut watch: Watch<DeserializeGuard<ResourceName>> = Watch::new(Api::all(client));
     let mut reservations = NameReservations {
         remembered: Arc::new(remembered),
         ..NameReservations::default()
     };
     loop {
-        crate::publish(&sender, reservations.set());
+        publish(reservations.set());
         watch.take(|event| reservations.take(event)).await;
     }
 }

@@ -11,14 +11,12 @@ use kube::api::{Api, Patch};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
-use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::scheduling::{
     ALLOCATED, BindingArgs, Cluster, Given, NodeSeen, Observer, Pod, PodError, PodKey, TRIED_AGAIN,
 };
 use leafhost_core::tasks::Tasks;
-use leafhost_core::wait;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::instance::{
@@ -65,19 +63,11 @@ impl KubeScheduling {
         let pods = Api::all_with(self.client.clone(), &watches::pods());
         let following = watches::follow_pods(pods, Arc::clone(observer));
         tasks.add_loop("watch of pods", following);
-        let (sender, mut names) = watch::channel(Arc::default());
-        let none = ResourceNames::default();
-        let following = crate::names::follow(self.client.clone(), none, sender);
-        tasks.add_loop("watch of names", following);
         let observer = Arc::clone(observer);
-        let passing = async move {
-            loop {
-                let known = Arc::clone(&names.borrow_and_update().names);
-                observer.names(known);
-                wait::changed(&mut names).await;
-            }
-        };
-        tasks.add_loop("names", passing);
+        let publish = move |set: NameSet| observer.names(set.names);
+        let none = ResourceNames::default();
+        let following = crate::names::follow(self.client.clone(), none, publish);
+        tasks.add_loop("watch of names", following);
     }
 
     /// Adds the watch that informs `observer` of the locks of all Nodes.

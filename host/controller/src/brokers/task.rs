@@ -9,7 +9,7 @@ use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
 use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::{SourceEnded, publish};
+use leafhost_core::wait::{changed, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -22,16 +22,6 @@ use crate::writes::{Done, PLACES, Step, Writes};
 
 /// Time within which the watch should show a write.
 const SEEN: Duration = Duration::from_secs(10);
-
-/// Creates the brokers of a cluster while this controller leads.
-pub struct BrokerTask {
-    views: ClusterViews,
-    objects: watch::Receiver<Arc<ObjectSet>>,
-    problems: watch::Sender<Arc<Vec<Problem>>>,
-    metrics: Arc<Metrics>,
-    writes: Writes<'static, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
-    restarts: Restarts,
-}
 
 /// A change, and the object before it.
 type Job = (Change, Option<Arc<Object>>);
@@ -47,61 +37,54 @@ fn id(change: &Change) -> ChangeId {
     (discriminant(change), text.clone())
 }
 
-impl BrokerTask {
-    /// Creates the task for a cluster. `problems` gets the sorted broker problems of Configurations; it is empty while another controller
-    /// leads.
-    pub fn new(
-        cluster: &dyn Cluster,
-        brokers: Arc<dyn Brokers>,
-        problems: watch::Sender<Arc<Vec<Problem>>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let views = cluster.views();
-        let objects = brokers.objects();
-        let identify = |(change, there): &Job| (id(change), there.clone());
-        let write = move |_, (change, there): Job| {
-            let brokers = Arc::clone(&brokers);
-            async move {
-                let answer = brokers.write(&change).await;
-                ((change, there), answer)
-            }
-        };
-        Self {
-            writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
-            views,
-            objects,
-            problems,
-            metrics,
-            restarts: Restarts::default(),
+/// Creates the brokers of a cluster while this controller leads. `problems` gets the sorted broker problems of Configurations; it is empty
+/// while another controller leads.
+pub async fn run(
+    cluster: &dyn Cluster,
+    brokers: &dyn Brokers,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: &Metrics,
+) {
+    let views = cluster.views();
+    let identify = |(change, there): &Job| (id(change), there.clone());
+    let write = move |_, (change, there): Job| async move {
+        let answer = brokers.write(&change).await;
+        ((change, there), answer)
+    };
+    let mut task = BrokerTask {
+        writes: Writes::new(views.leads.clone(), PLACES, (SOON, SEEN), identify, write),
+        views,
+        objects: brokers.objects(),
+        problems,
+        metrics,
+        restarts: Restarts::default(),
+    };
+    loop {
+        tokio::select! {
+            biased;
+            () = changed(&mut task.views.nodes) => task.writes.changed(),
+            () = changed(&mut task.views.manifests) => task.writes.outdated(),
+            () = changed(&mut task.views.instances) => task.writes.changed(),
+            () = changed(&mut task.views.names) => task.writes.changed(),
+            () = changed(&mut task.objects) => task.writes.changed(),
+            step = task.writes.step() => match step {
+                Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
+                Step::Pass => task.look(),
+            },
         }
     }
+}
 
-    /// Creates brokers; returns only if a source ends.
-    pub async fn run(mut self) -> Result<(), SourceEnded> {
-        loop {
-            tokio::select! {
-                biased;
-                changed = self.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-                changed = self.views.manifests.changed() => {
-                    changed.map_err(|_| SourceEnded("Configurations"))?;
-                    // The plan is outdated.
-                    self.writes.clear();
-                }
-                changed = self.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-                changed = self.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-                changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
-                step = self.writes.step() => {
-                    match step? {
-                        Step::Ended(all) => all.iter().for_each(|one| self.note(one)),
-                        Step::Pass => self.look(),
-                    }
-                    continue;
-                }
-            }
-            self.writes.changed();
-        }
-    }
+struct BrokerTask<'a> {
+    views: ClusterViews,
+    objects: watch::Receiver<Arc<ObjectSet>>,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: &'a Metrics,
+    writes: Writes<'a, ObjectKey, Job, ChangeId, Option<Arc<Object>>>,
+    restarts: Restarts,
+}
 
+impl BrokerTask<'_> {
     /// Plans the writes.
     fn look(&mut self) {
         let nodes = Arc::clone(&self.views.nodes.borrow_and_update());

@@ -9,7 +9,7 @@ use crate::tests::fakes::{Fake, unanswered};
 struct Bench {
     fake: Arc<Fake>,
     problems: watch::Sender<Problems>,
-    _task: AbortOnDropHandle<Result<(), SourceEnded>>,
+    _task: AbortOnDropHandle<()>,
 }
 
 fn start() -> Bench {

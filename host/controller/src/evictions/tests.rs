@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::tests::fakes::{Fake, denied};
 
-type Task = AbortOnDropHandle<Result<(), SourceEnded>>;
+type Task = AbortOnDropHandle<()>;
 
 fn key() -> ConfigurationKey {
     ConfigurationKey::new("n", "cams").unwrap()

@@ -17,7 +17,7 @@ fn deleting(name: &str, finalizers: &[&str]) -> Deleting {
     }
 }
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<()>) {
     let fake = Fake::new(0);
     let cluster = Arc::clone(&fake);
     let task = tokio::spawn(async move { run(&*cluster).await });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use leafhost_core::configuration::Manifest;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::resource_names::{NameOwners, ResourceNames};
-use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
+use leafhost_core::resource_names::{NameOwners, ResourceNames, oldest_first};
+use leafhost_core::status_store::ConfigurationStates;
 
 /// Collects the owners of names from the reservations and the states of Configurations.
 pub fn of_states<'a>(
@@ -28,13 +28,4 @@ pub fn of_manifests<'a>(
         (created.is_none(), created, metadata.uid.as_deref(), *key)
     });
     NameOwners::new(reserved, all.into_iter().map(|(key, _)| key))
-}
-
-/// Sorts Configurations by age, the oldest first.
-pub fn oldest_first<'a>(
-    states: impl Iterator<Item = (&'a ConfigurationKey, &'a Arc<ConfigurationState>)>,
-) -> Vec<&'a ConfigurationKey> {
-    let mut all: Vec<_> = states.collect();
-    all.sort_by_key(|(key, state)| (state.created.is_none(), state.created, &state.uid, *key));
-    all.into_iter().map(|(key, _)| key).collect()
 }

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::resource_names::{NameOwners, NameRecord, NameSet};
+use leafhost_core::resource_names::{NameOwners, NameRecord, NameSet, oldest_first};
 use leafhost_core::status_store::ConfigurationStates;
-
-use super::name_index::oldest_first;
 
 /// Maximum number of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
 /// oldest Configuration.

@@ -9,7 +9,7 @@ use crate::tests::fakes::Fake;
 
 const GRACE: Duration = Duration::from_hours(1);
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<()>) {
     let fake = Fake::new(0);
     let cluster = Arc::clone(&fake);
     let task = async move { run(&*cluster, GRACE, &cluster.metrics).await };

@@ -77,7 +77,7 @@ fn a_node_has_a_label_for_each_configuration_of_which_it_sees_a_device_unless_it
 }
 
 /// Starts the task for a shared Instance of nodes `a` and `b`.
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<()>) {
     let fake = Fake::new(1);
     let nodes = ["a", "b"].map(|node| (node.to_owned(), NodeLabels::default()));
     fake.node_labels.send_replace(Arc::new(nodes.into()));

@@ -4,18 +4,18 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::tests::fakes::{Fake, Meanwhile, WITHOUT_END, denied, unanswered};
 
-fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<()>) {
     start_on(Fake::new(count))
 }
 
-fn start_on(fake: Arc<Fake>) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start_on(fake: Arc<Fake>) -> (Arc<Fake>, AbortOnDropHandle<()>) {
     let cluster = Arc::clone(&fake);
     let metrics = Arc::clone(&fake.metrics);
     let task = tokio::spawn(async move { run(&*cluster, &metrics).await });
     (fake, AbortOnDropHandle::new(task))
 }
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<()>) {
     start_with(1)
 }
 

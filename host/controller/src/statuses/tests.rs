@@ -11,13 +11,11 @@ fn key(number: usize) -> ConfigurationKey {
     ConfigurationKey::new("default", &format!("c{number:03}")).unwrap()
 }
 
-fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<()>) {
     start_with((0..configurations).map(key).collect())
 }
 
-fn start_with(
-    configurations: Vec<ConfigurationKey>,
-) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start_with(configurations: Vec<ConfigurationKey>) -> (Arc<Fake>, AbortOnDropHandle<()>) {
     let fake = Fake::new(0);
     let states = configurations.into_iter().enumerate();
     let states = states.map(|(number, key)| {

@@ -48,7 +48,8 @@ pub fn follow(
     let remembered = memory::read(&file).unwrap_or_default();
     let (name_sender, names) = watch::channel(Arc::default());
     let (keep, kept) = watch::channel(None);
-    let following = names::follow(client.clone(), remembered, name_sender);
+    let publish = move |set: NameSet| _ = crate::publish(&name_sender, set);
+    let following = names::follow(client.clone(), remembered, publish);
     tasks.add_loop("watch of names", following);
     let keeping = memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
         set.is_read.then(|| ResourceNames::clone(&set.names))

@@ -12,7 +12,7 @@ use leafhost_core::cluster::{Classes, ClusterViews};
 use leafhost_core::device_id::resource;
 use leafhost_core::names::{ConfigurationKey, class_name, label_value};
 use leafhost_core::problem::Problem;
-use leafhost_core::resource_names::{NameOwners, NameSet};
+use leafhost_core::resource_names::{NameOwners, NameSet, oldest_first};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
 use leafhost_core::status_store::ConfigurationStates;
@@ -96,9 +96,8 @@ fn owned(
     names: &NameSet,
 ) -> BTreeMap<ConfigurationKey, bool> {
     let all = configurations.configurations.iter();
-    let mut by_age: Vec<_> = all.filter(|(_, state)| !state.is_deleting).collect();
-    by_age.sort_by_key(|(key, state)| (state.created, &state.uid, *key));
-    let owners = NameOwners::new(&names.names, by_age.iter().map(|(key, _)| *key));
+    let live = oldest_first(all.filter(|(_, state)| !state.is_deleting));
+    let owners = NameOwners::new(&names.names, live);
     let owned = configurations.dra().map(|(key, _)| {
         let owns = owners.owner(key.name()).is_some_and(|owner| {
             owner.namespace == key.namespace() && owner.configuration == key.name()

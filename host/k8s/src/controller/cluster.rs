@@ -16,7 +16,7 @@ use leafhost_core::cluster::{
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
-use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::scheduling::{DEVICES, PodKey};
 use leafhost_core::slot::{claim_key, pod_key};
 use leafhost_core::status_store::WriteError;
@@ -130,7 +130,8 @@ impl KubeCluster {
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
-        let following = crate::names::follow(client.clone(), remembered, sender);
+        let publish = move |set: NameSet| _ = crate::publish(&sender, set);
+        let following = crate::names::follow(client.clone(), remembered, publish);
         tasks.add_loop("watch of names", following);
         let (sender, device_classes) = watch::channel(Arc::default());
         let views = ClusterViews {

@@ -16,6 +16,7 @@ struct Fake {
     /// Nodes, Configurations, Instances and names.
     cluster: Arc<crate::tests::fakes::Fake>,
     objects: watch::Sender<Arc<ObjectSet>>,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
     /// Answer to the creation of a pod.
     answer: Mutex<Result<(), WriteError>>,
     /// True if writes become visible to the task.
@@ -51,27 +52,21 @@ impl Brokers for Fake {
 
 impl Fake {
     /// Creates a Configuration whose pods ask for slots, with a local device on node `a`.
-    fn start() -> (Arc<Self>, BrokerTask) {
+    fn start() -> Arc<Self> {
         let mut site = Site::with_pods();
         site.add(instance("cams-1", false, &["a"], 1));
         let fake = Arc::new(Self {
             site: Mutex::new(site),
             cluster: crate::tests::fakes::Fake::new(0),
             objects: watch::Sender::default(),
+            problems: watch::Sender::default(),
             answer: Mutex::new(Ok(())),
             is_seen: Mutex::new(true),
             takes: Mutex::default(),
             writes: watch::Sender::default(),
         });
         fake.show();
-        let metrics = Metrics::new(fake.cluster.views().leads, Some(fake.objects()));
-        let task = BrokerTask::new(
-            &*fake.cluster,
-            fake.clone(),
-            watch::Sender::default(),
-            metrics,
-        );
-        (fake, task)
+        fake
     }
 
     fn show(&self) {
@@ -111,16 +106,21 @@ impl Fake {
     }
 }
 
-fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), SourceEnded>> {
-    AbortOnDropHandle::new(tokio::spawn(task.run()))
+fn spawn(fake: &Arc<Fake>) -> AbortOnDropHandle<()> {
+    let fake = Arc::clone(fake);
+    let task = async move {
+        let problems = fake.problems.clone();
+        run(&*fake.cluster, &*fake, problems, &fake.cluster.metrics).await;
+    };
+    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 const HOUR: Duration = Duration::from_hours(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_created_once_and_nothing_is_written_while_nothing_changes() {
-    let (fake, task) = Fake::start();
-    let _task = spawn(task);
+    let fake = Fake::start();
+    let _task = spawn(&fake);
     tokio::time::sleep(HOUR).await;
     assert_eq!(fake.count(), 1);
     fake.site
@@ -136,9 +136,9 @@ async fn a_pod_is_created_once_and_nothing_is_written_while_nothing_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_written_is_not_written_again_before_it_had_time_to_be_seen() {
-    let (fake, task) = Fake::start();
+    let fake = Fake::start();
     *fake.is_seen.lock().unwrap() = false;
-    let _task = spawn(task);
+    let _task = spawn(&fake);
     // Other objects change all the time.
     for n in 0..90 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -152,11 +152,11 @@ async fn what_was_written_is_not_written_again_before_it_had_time_to_be_seen() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_edited() {
-    let (fake, task) = Fake::start();
+    let fake = Fake::start();
     let refused = WriteError::Denied("quota exceeded".into());
     *fake.answer.lock().unwrap() = Err(refused);
-    let mut problems = task.problems.subscribe();
-    let _task = spawn(task);
+    let mut problems = fake.problems.subscribe();
+    let _task = spawn(&fake);
     let told = problems.wait_for(|problems| !problems.is_empty()).await;
     let told = told.unwrap().clone();
     assert_eq!(told.len(), 1);
@@ -184,15 +184,15 @@ async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_ed
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_taken_is_told_once_for_all_objects() {
-    let (fake, task) = Fake::start();
+    let fake = Fake::start();
     *fake.answer.lock().unwrap() = Err(WriteError::Taken);
     fake.site
         .lock()
         .unwrap()
         .add(instance("cams-2", false, &["a"], 1));
     fake.show();
-    let mut problems = task.problems.subscribe();
-    let _task = spawn(task);
+    let mut problems = fake.problems.subscribe();
+    let _task = spawn(&fake);
     let told = problems.wait_for(|problems| !problems.is_empty()).await;
     let told = told.unwrap().clone();
     assert_eq!(told.len(), 1);
@@ -207,7 +207,7 @@ async fn a_name_that_is_taken_is_told_once_for_all_objects() {
 #[tokio::test(start_paused = true)]
 async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each_object_ever_later()
 {
-    let (fake, task) = Fake::start();
+    let fake = Fake::start();
     *fake.answer.lock().unwrap() = Err(WriteError::NoAnswer {
         message: "no answer".into(),
         retry_after: None,
@@ -219,7 +219,7 @@ async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each
         }
     }
     fake.show();
-    let _task = spawn(task);
+    let _task = spawn(&fake);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!((55..=65).contains(&fake.count()), "{}", fake.count());
     tokio::time::sleep(HOUR / 2).await;
@@ -229,8 +229,8 @@ async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each
 }
 
 /// Creates the Configuration in two namespaces, one of them with 400 devices.
-fn two_namespaces() -> (Arc<Fake>, BrokerTask) {
-    let (fake, task) = Fake::start();
+fn two_namespaces() -> Arc<Fake> {
+    let fake = Fake::start();
     let mut site = fake.site.lock().unwrap();
     site.instances.clear();
     for namespace in ["aaa", "zzz"] {
@@ -242,7 +242,7 @@ fn two_namespaces() -> (Arc<Fake>, BrokerTask) {
     drop(site);
     *fake.takes.lock().unwrap() = (Duration::from_millis(20), None);
     fake.show();
-    (fake, task)
+    fake
 }
 
 /// Adds an Instance to namespace `zzz` and returns the time until its pod exists.
@@ -263,8 +263,8 @@ async fn time_to_pod(fake: &Fake, name: &str) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_another_one() {
-    let (fake, task) = two_namespaces();
-    let _task = spawn(task);
+    let fake = two_namespaces();
+    let _task = spawn(&fake);
     let editor = Arc::clone(&fake);
     let edits = async move {
         for edit in 0_u64.. {
@@ -297,9 +297,9 @@ async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_anot
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_whose_brokers_take_long_to_write_does_not_delay_another_one() {
-    let (fake, task) = two_namespaces();
+    let fake = two_namespaces();
     fake.takes.lock().unwrap().1 = Some(("aaa", Duration::from_secs(10)));
-    let _task = spawn(task);
+    let _task = spawn(&fake);
     for number in 0..5 {
         tokio::time::sleep(Duration::from_secs(7)).await;
         let waited = time_to_pod(&fake, &format!("cams-{number}")).await;
@@ -309,10 +309,10 @@ async fn a_namespace_whose_brokers_take_long_to_write_does_not_delay_another_one
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_lead_writes_nothing_and_tells_nothing() {
-    let (fake, task) = Fake::start();
+    let fake = Fake::start();
     *fake.answer.lock().unwrap() = Err(WriteError::Taken);
-    let mut problems = task.problems.subscribe();
-    let _task = spawn(task);
+    let mut problems = fake.problems.subscribe();
+    let _task = spawn(&fake);
     drop(problems.wait_for(|problems| !problems.is_empty()).await);
     fake.cluster.leads.send_replace(false);
     drop(problems.wait_for(|problems| problems.is_empty()).await);

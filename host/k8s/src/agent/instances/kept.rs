@@ -1,15 +1,14 @@
 //! Chooses the Instances that are kept on disk for a start without the API server: those that concern this node.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance::Instance;
 use leafhost_core::ports::InstanceSet;
 
 /// Instances that concern a node, each as it was last kept.
 pub struct Worth {
     node: String,
-    kept: Option<BTreeMap<InstanceKey, Arc<Instance>>>,
+    kept: Option<Vec<Arc<Instance>>>,
 }
 
 impl Worth {
@@ -27,29 +26,27 @@ impl Worth {
         if !set.complete {
             return None;
         }
-        let all = set.instances.iter();
-        let all = all.filter(|(_, instance)| instance.concerns(&self.node));
-        let now: BTreeMap<_, _> = all
-            .map(|(key, instance)| (key.clone(), Arc::clone(instance)))
-            .collect();
+        let all = set.instances.values();
+        let all = all.filter(|instance| instance.concerns(&self.node));
+        let now: Vec<_> = all.cloned().collect();
         let is_same = self.kept.as_ref().is_some_and(|kept| {
             kept.len() == now.len()
-                && kept.iter().zip(&now).all(|((one, old), (two, new))| {
-                    one == two
-                        && (Arc::ptr_eq(old, new)
-                            || old.seen_from(&self.node) == new.seen_from(&self.node))
+                && kept.iter().zip(&now).all(|(old, new)| {
+                    Arc::ptr_eq(old, new) || old.seen_from(&self.node) == new.seen_from(&self.node)
                 })
         });
         if is_same {
             return None;
         }
-        let now = self.kept.insert(now).values();
+        let now = self.kept.insert(now).iter();
         Some(now.map(|instance| Instance::clone(instance)).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn set(instances: &[(&str, &[&str], &[&str])]) -> InstanceSet {
