@@ -120,10 +120,12 @@ pub struct SessionReport {
 }
 
 /// Result of a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum CallResult {
     /// No call yet.
     #[default]
+    #[strum(to_string = "")]
     None,
     /// The answer has all devices.
     Ok,
@@ -134,19 +136,13 @@ pub enum CallResult {
     /// The handler cannot answer at the moment.
     Unavailable,
     /// The call ended without an answer.
+    #[strum(transparent)]
     Faulted(FaultReason),
 }
 
 impl CallResult {
     /// Returns the label in the log and in the status.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Ok => "ok",
-            Self::Partial => "partial",
-            Self::InvalidDetails => "invalid-details",
-            Self::Unavailable => "unavailable",
-            Self::Faulted(reason) => reason.label(),
-        }
+        self.into()
     }
 }
