@@ -44,8 +44,8 @@ pub struct Identity {
     pub version: String,
     /// `standalone` or `cluster`.
     pub mode: String,
-    /// Folder of the CDI specs, if any are written.
-    pub cdi_dir: Option<String>,
+    /// Folder for CDI specs; `None` to write none. The folder need not exist.
+    pub cdi_dir: Option<PathBuf>,
     /// Problems of this machine: no udev, not root.
     pub problems: Vec<Problem>,
 }
@@ -224,6 +224,7 @@ impl AgentState {
 
     /// Returns the current document.
     pub fn status(&self) -> Status {
+        let cdi_dir = self.identity.cdi_dir.as_ref();
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
@@ -281,7 +282,7 @@ impl AgentState {
             node: self.identity.node.clone(),
             version: self.identity.version.clone(),
             mode: self.identity.mode.clone(),
-            cdi_dir: self.identity.cdi_dir.clone(),
+            cdi_dir: cdi_dir.map(|dir| dir.display().to_string()),
             handlers: handler_views(&handlers, &report.handlers),
             configurations: configurations.into_values().collect(),
             instances: instances.map(shown).collect(),
