@@ -91,7 +91,8 @@ pub enum Error {
 /// All tasks, ready to run.
 pub struct Agent {
     tasks: Tasks,
-    board: AgentState,
+    /// Published state, for users in this process.
+    pub board: AgentState,
     unreported: watch::Sender<Option<String>>,
 }
 
@@ -227,11 +228,6 @@ impl Agent {
         self.tasks.add_loop("node report", report);
         let sink = sink(reports, self.unreported.clone());
         self.tasks.add_loop("report sink", sink);
-    }
-
-    /// Returns the published state, for users in this process.
-    pub fn board(&self) -> AgentState {
-        self.board.clone()
     }
 
     /// Runs until `shutdown`; then the tasks have five seconds to finish. Returns earlier only with an error.

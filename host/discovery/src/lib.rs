@@ -323,7 +323,7 @@ impl DiscoveryTask {
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
-            boot: self.config.clock.boot(),
+            boot: self.config.clock.boot,
             names: Arc::clone(&set.names),
             absent: if set.complete {
                 let problems = set.problems.iter();

@@ -69,7 +69,7 @@ async fn start(store: Arc<Store>) -> Bench {
         claims: None,
     };
     let agent = Agent::build(config, ports).unwrap();
-    let board = agent.board();
+    let board = agent.board.clone();
     let shutdown = CancellationToken::new();
     Bench {
         configurations,
