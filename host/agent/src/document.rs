@@ -174,7 +174,7 @@ impl AgentState {
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
         let mut problems = self.machine_problems();
-        let sources = handlers.problems.iter().chain(&report.problems);
+        let sources = handlers.problems.iter().chain(&report.set.problems);
         problems.extend(sources.cloned().map(Problem::InvalidSource));
         problems.extend(report.too_many());
         for report in report.configurations.values() {
@@ -198,7 +198,7 @@ impl AgentState {
     pub(crate) fn warnings(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
         let report = Arc::clone(&self.report.borrow());
-        let warnings = report.warnings.iter().chain(&handlers.warnings);
+        let warnings = report.set.warnings.iter().chain(&handlers.warnings);
         warnings.cloned().map(Problem::NoEffect).collect()
     }
 

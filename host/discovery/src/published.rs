@@ -8,7 +8,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::FaultReason;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{LeftOutConfiguration, SourceProblem};
+use leafhost_core::ports::ConfigurationSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::session::{CallStats, Explanation};
 
@@ -19,18 +19,14 @@ pub struct DiscoveryReport {
     pub handlers: Vec<HandlerReport>,
     /// Configurations.
     pub configurations: BTreeMap<ConfigurationKey, ConfigurationReport>,
-    /// Configurations that cannot be used.
-    pub problems: Vec<SourceProblem>,
-    /// Parts of Configurations that have no effect.
-    pub warnings: Vec<SourceProblem>,
-    /// Configurations that are not accepted because there are too many.
-    pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
+    /// Configurations as read, with those that cannot be used or are not accepted.
+    pub set: Arc<ConfigurationSet>,
 }
 
 impl DiscoveryReport {
     /// Returns a problem for each Configuration that is left out.
     pub fn too_many(&self) -> impl Iterator<Item = Problem> {
-        let left_out = self.left_out.iter();
+        let left_out = self.set.left_out.iter();
         left_out.map(|(key, one)| Problem::TooManyConfigurations {
             configuration: key.clone(),
             cap: one.cap.clone(),
