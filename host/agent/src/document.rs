@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use crate::cdi::CdiReport;
 use crate::claims::board::ClaimBoard;
 use crate::claims::offer;
-use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
@@ -308,7 +307,7 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
     let resources = plugins.resources.iter().map(|(name, report)| ResourceView {
         name: name.to_string(),
         socket: report.socket.clone(),
-        state: resource_state(report.state).to_owned(),
+        state: <&str>::from(report.state).to_owned(),
         registrations: report.registrations,
         problem: report.problem.clone(),
         refused: slots
