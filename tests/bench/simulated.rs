@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use leafhost_agent::{Agent, AgentConfig, CdiReaders, Ports};
+use leafhost_agent::{Agent, AgentConfig, CdiReaders, Identity, Ports};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
 use leafhost_core::fault::Fault;
@@ -182,14 +182,15 @@ impl Running {
             claims: None,
         };
         let config = AgentConfig {
-            node,
-            version: "1.0.0".to_owned(),
-            mode: "cluster".to_owned(),
-            cdi_dir: None,
+            identity: Identity {
+                node,
+                version: "1.0.0".to_owned(),
+                mode: "cluster".to_owned(),
+                ..Identity::default()
+            },
             cdi_readers: CdiReaders::Everybody,
             kubelet: None,
             handler_eviction: timeouts::HANDLER_EVICTION,
-            problems: Vec::new(),
             listener: None,
             socket: None,
             metrics_listener: None,

@@ -1,6 +1,5 @@
 //! The agent: builds, starts and joins its parts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::{
     ConfigurationSet, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
 };
-use leafhost_core::problem::Problem;
 use leafhost_core::tasks::Tasks;
 use leafhost_discovery::loader::LoaderTask;
 use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
@@ -39,22 +37,14 @@ pub use kubelet::KubeletConfig;
 /// Settings of the agent.
 #[derive(Debug)]
 pub struct AgentConfig {
-    /// Name of the node.
-    pub node: String,
-    /// Version of the agent, for the status document.
-    pub version: String,
-    /// `standalone` or `cluster`, for the status document.
-    pub mode: String,
-    /// Folder for CDI specs; `None` to write none. The folder need not exist.
-    pub cdi_dir: Option<PathBuf>,
+    /// Facts that the status document shows.
+    pub identity: Identity,
     /// Users who may read the specs.
     pub cdi_readers: Readers,
     /// Kubelet of this machine, which need not run; `None` to offer it nothing.
     pub kubelet: Option<KubeletConfig>,
     /// Time for which a handler may be Offline before it is removed.
     pub handler_eviction: Duration,
-    /// Problems of this machine, shown in the status document.
-    pub problems: Vec<Problem>,
     /// Listener of the admin endpoint.
     pub listener: Option<TcpListener>,
     /// Second listener of the admin endpoint, for users who may open its file.
@@ -101,14 +91,15 @@ pub enum Error {
 /// All tasks, ready to run.
 pub struct Agent {
     tasks: Tasks,
-    board: AgentState,
+    /// Published state, for users in this process.
+    pub board: AgentState,
     unreported: watch::Sender<Option<String>>,
 }
 
 impl Agent {
     /// Connects the parts, locks the folder of CDI specs, and adds all tasks, which run while [`Self::run`] is awaited.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
-        let node = config.node;
+        let node = config.identity.node.clone();
         let metrics = Arc::new(Metrics::default());
         let mut tasks = Tasks::default();
         let stop = tasks.stop.clone();
@@ -137,9 +128,8 @@ impl Agent {
             Arc::clone(&metrics),
         );
         tasks.add("reconcile", reconcile.run(stop.clone()));
-        let cdi_text = config.cdi_dir.as_ref().map(|dir| dir.display().to_string());
         let spec_dir = |vendor: &str| {
-            let dir = config.cdi_dir.as_ref();
+            let dir = config.identity.cdi_dir.as_ref();
             let folder = dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers));
             folder.transpose().map_err(Error::Cdi)
         };
@@ -184,13 +174,7 @@ impl Agent {
 
         let (unreported, unreported_shown) = watch::channel(None);
         let board = AgentState {
-            identity: Arc::new(Identity {
-                node,
-                version: config.version,
-                mode: config.mode,
-                cdi_dir: cdi_text,
-                problems: config.problems,
-            }),
+            identity: Arc::new(config.identity),
             handlers,
             devices,
             report,
@@ -244,11 +228,6 @@ impl Agent {
         self.tasks.add_loop("node report", report);
         let sink = sink(reports, self.unreported.clone());
         self.tasks.add_loop("report sink", sink);
-    }
-
-    /// Returns the published state, for users in this process.
-    pub fn board(&self) -> AgentState {
-        self.board.clone()
     }
 
     /// Runs until `shutdown`; then the tasks have five seconds to finish. Returns earlier only with an error.

@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use crate::cdi::CdiReport;
 use crate::claims::board::ClaimBoard;
 use crate::claims::offer;
-use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
@@ -44,8 +43,8 @@ pub struct Identity {
     pub version: String,
     /// `standalone` or `cluster`.
     pub mode: String,
-    /// Folder of the CDI specs, if any are written.
-    pub cdi_dir: Option<String>,
+    /// Folder for CDI specs; `None` to write none. The folder need not exist.
+    pub cdi_dir: Option<PathBuf>,
     /// Problems of this machine: no udev, not root.
     pub problems: Vec<Problem>,
 }
@@ -174,7 +173,7 @@ impl AgentState {
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
         let mut problems = self.machine_problems();
-        let sources = handlers.problems.iter().chain(&report.problems);
+        let sources = handlers.problems.iter().chain(&report.set.problems);
         problems.extend(sources.cloned().map(Problem::InvalidSource));
         problems.extend(report.too_many());
         for report in report.configurations.values() {
@@ -198,7 +197,7 @@ impl AgentState {
     pub(crate) fn warnings(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
         let report = Arc::clone(&self.report.borrow());
-        let warnings = report.warnings.iter().chain(&handlers.warnings);
+        let warnings = report.set.warnings.iter().chain(&handlers.warnings);
         warnings.cloned().map(Problem::NoEffect).collect()
     }
 
@@ -224,6 +223,7 @@ impl AgentState {
 
     /// Returns the current document.
     pub fn status(&self) -> Status {
+        let cdi_dir = self.identity.cdi_dir.as_ref();
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
@@ -281,7 +281,7 @@ impl AgentState {
             node: self.identity.node.clone(),
             version: self.identity.version.clone(),
             mode: self.identity.mode.clone(),
-            cdi_dir: self.identity.cdi_dir.clone(),
+            cdi_dir: cdi_dir.map(|dir| dir.display().to_string()),
             handlers: handler_views(&handlers, &report.handlers),
             configurations: configurations.into_values().collect(),
             instances: instances.map(shown).collect(),
@@ -307,7 +307,7 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
     let resources = plugins.resources.iter().map(|(name, report)| ResourceView {
         name: name.to_string(),
         socket: report.socket.clone(),
-        state: resource_state(report.state).to_owned(),
+        state: <&str>::from(report.state).to_owned(),
         registrations: report.registrations,
         problem: report.problem.clone(),
         refused: slots

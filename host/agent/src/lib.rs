@@ -24,7 +24,7 @@ pub mod status;
 mod system_clock;
 
 pub use agent::{Agent, AgentConfig, ClaimHome, Error, KubeletConfig, Ports};
-pub use document::AgentState;
+pub use document::{AgentState, Identity};
 pub use leafhost_cdi::Readers as CdiReaders;
 pub use leafhost_slots::SlotConfig;
 pub use leafhost_slots::tickets::MAX_TICKETS;

@@ -12,16 +12,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Returns the label of a resource's state.
-pub(crate) fn resource_state(state: State) -> &'static str {
-    match state {
-        State::Waiting => "waiting",
-        State::Registered => "registered",
-        State::Listed => "listed",
-        State::Failed => "failed",
-    }
-}
-
 /// All metrics of the agent.
 #[derive(Debug)]
 pub struct Metrics {
@@ -117,7 +107,7 @@ impl Metrics {
         ] {
             let resources = report.resources.values();
             let number = resources.filter(|resource| resource.state == state).count();
-            let state = labels([("state", resource_state(state))]);
+            let state = labels([("state", <&str>::from(state))]);
             set(&self.resources.get_or_create(&state), number);
         }
         let registrations: u64 = report

@@ -128,7 +128,7 @@ impl AgentState {
             };
             handler.configurations.insert(key.clone(), reported);
         }
-        for (key, one) in &report.left_out {
+        for (key, one) in &report.set.left_out {
             // Without the name of a handler no report would show it.
             if one.handler.is_empty() {
                 continue;

@@ -34,7 +34,7 @@ impl AgentState {
             ("handlers", handlers.problems.len() + refused),
             (
                 "configurations",
-                report.problems.len() + report.left_out.len() + configured,
+                report.set.problems.len() + report.set.left_out.len() + configured,
             ),
             ("instances", self.reconcile.borrow().problems.len()),
             ("cdi", self.offers.borrow().problems.len()),

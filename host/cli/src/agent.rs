@@ -114,7 +114,7 @@ async fn open(settings: &Settings, listener: &TcpListener) -> Result<Home> {
 /// Runs the agent until a signal comes, and lets it drain.
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
-    let ready = systemd::ready(agent.board(), address, shutdown.clone());
+    let ready = systemd::ready(agent.board.clone(), address, shutdown.clone());
     let both = Box::pin(async {
         let running = async {
             let ended = agent.run(shutdown.clone()).await;

@@ -43,7 +43,8 @@ impl Boot {
 pub struct Clock {
     started: Instant,
     wall: Timestamp,
-    boot: Option<Boot>,
+    /// Boot in which the clock runs, if known.
+    pub boot: Option<Boot>,
 }
 
 impl Clock {
@@ -65,11 +66,6 @@ impl Clock {
             boot: Some(Boot { id, started }),
             ..self
         }
-    }
-
-    /// Returns the boot in which the clock runs, if known.
-    pub fn boot(&self) -> Option<Boot> {
-        self.boot
     }
 
     /// Returns the time, by this clock, since which a device is missing, from a status written by this or an earlier
@@ -178,7 +174,7 @@ mod tests {
             assert_eq!(since.to_string(), expected, "{what}");
         }
         let since = "2026-01-01T00:50:00.5Z".parse().unwrap();
-        assert_eq!(clock.boot().unwrap().uptime(since).seconds, 3001);
+        assert_eq!(clock.boot.unwrap().uptime(since).seconds, 3001);
     }
 
     #[test]

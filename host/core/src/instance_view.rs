@@ -70,8 +70,8 @@ impl InstanceView {
         (listed < newest).then_some(newest)
     }
 
-    /// Records an object from an answer, an event or a list. Returns true if the view changed.
-    pub fn observe(&mut self, instance: Instance) -> bool {
+    /// Records an object from an answer, an event or a list.
+    pub fn observe(&mut self, instance: Instance) {
         let (key, now) = (instance.key(), version(&instance));
         let instance = Arc::new(instance);
         for Listing { seen, .. } in self.lists.values_mut() {
@@ -81,26 +81,21 @@ impl InstanceView {
             }
         }
         let gone = self.gone.get(&instance.metadata.uid);
-        if gone.is_some_and(|gone| now < *gone) {
-            return false;
-        }
         let held = self.instances.get(&key);
-        if held.is_some_and(|held| version(held) >= now) {
-            return false;
+        if gone.is_none_or(|gone| now >= *gone) && held.is_none_or(|held| version(held) < now) {
+            self.newest = self.newest.max(now);
+            self.instances.insert(key, instance);
         }
-        self.newest = self.newest.max(now);
-        self.instances.insert(key, instance);
-        true
     }
 
-    /// Records the deletion of an object. Returns true if the view changed.
-    pub fn observe_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
-        self.observe_leave(key, uid, u64::MAX)
+    /// Records the deletion of an object.
+    pub fn observe_deletion(&mut self, key: &InstanceKey, uid: &str) {
+        self.observe_leave(key, uid, u64::MAX);
     }
 
     /// Removes an object that left the watch: it was deleted, or lost its label with this version. The object is shown
-    /// again once this or a newer version of it is seen. Returns true if the view changed.
-    pub fn observe_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) -> bool {
+    /// again once this or a newer version of it is seen.
+    pub fn observe_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) {
         if version < u64::MAX {
             self.newest = self.newest.max(version);
         }
@@ -120,11 +115,9 @@ impl InstanceView {
             }
         }
         let held = self.instances.get(key);
-        let is_held = held.is_some_and(|held| held.metadata.uid == uid);
-        if is_held {
+        if held.is_some_and(|held| held.metadata.uid == uid) {
             self.instances.remove(key);
         }
-        is_held
     }
 
     /// Starts a list of a scope.
@@ -134,19 +127,17 @@ impl InstanceView {
     }
 
     /// Ends the list of a scope at version `listed`. Removes the objects of the scope that neither the list nor
-    /// anything since its start has shown, except those newer than the list. Returns true if the view changed.
-    pub fn list_ended(&mut self, scope: Scope, listed: u64) -> bool {
+    /// anything since its start has shown, except those newer than the list.
+    pub fn list_ended(&mut self, scope: Scope, listed: u64) {
         let Some(Listing { seen, .. }) = self.lists.remove(&scope) else {
-            return false;
+            return;
         };
         self.newest = self.newest.max(listed);
-        let before = self.instances.len();
         self.instances.retain(|key, instance| {
             Scope::of(instance) != Some(scope)
                 || seen.contains_key(key)
                 || version(instance) > listed
         });
-        self.instances.len() != before
     }
 
     /// Ends the list of a scope of a store that was restored to an earlier state. Keeps only those objects of the scope
@@ -203,10 +194,10 @@ mod tests {
     #[test]
     fn nothing_older_follows_what_is_newer() {
         let mut view = InstanceView::default();
-        assert!(view.observe(shared("a-1", "u", 9)));
+        view.observe(shared("a-1", "u", 9));
         // As text, 10 would sort before 9.
-        assert!(view.observe(shared("a-1", "u", 10)));
-        assert!(!view.observe(shared("a-1", "u", 9)) && !view.observe(shared("a-1", "u", 10)));
+        view.observe(shared("a-1", "u", 10));
+        view.observe(shared("a-1", "u", 9));
         assert_eq!(shown(&view), [("u", 10)]);
     }
 
@@ -215,11 +206,12 @@ mod tests {
         let mut view = InstanceView::default();
         view.observe(shared("a-1", "old", 5));
         let key = shared("a-1", "old", 5).key();
-        assert!(view.observe_deletion(&key, "old"));
-        assert!(!view.observe(shared("a-1", "old", 6)));
-        assert!(view.observe(shared("a-1", "new", 7)));
+        view.observe_deletion(&key, "old");
+        view.observe(shared("a-1", "old", 6));
+        assert_eq!(shown(&view), []);
+        view.observe(shared("a-1", "new", 7));
         // The deletion event arrives after the answer that created the successor.
-        assert!(!view.observe_deletion(&key, "old"));
+        view.observe_deletion(&key, "old");
         assert_eq!(shown(&view), [("new", 7)]);
     }
 
@@ -227,8 +219,8 @@ mod tests {
     fn a_successor_that_is_seen_first_replaces_what_is_deleted() {
         let mut view = InstanceView::default();
         view.observe(shared("a-1", "old", 5));
-        assert!(view.observe(shared("a-1", "new", 7)));
-        assert!(!view.observe(shared("a-1", "old", 6)));
+        view.observe(shared("a-1", "new", 7));
+        view.observe(shared("a-1", "old", 6));
         assert_eq!(shown(&view), [("new", 7)]);
     }
 
@@ -242,9 +234,10 @@ mod tests {
         view.list_begins(Scope::Shared);
         view.observe(shared("a-2", "u2", 2));
         view.observe(shared("a-4", "u4", 9));
-        assert!(view.list_ended(Scope::Shared, 8));
+        view.list_ended(Scope::Shared, 8);
         assert_eq!(shown(&view), [("u2", 2), ("u3", 3), ("u4", 9)]);
-        assert!(!view.list_ended(Scope::Shared, 8));
+        view.list_ended(Scope::Shared, 8);
+        assert_eq!(shown(&view), [("u2", 2), ("u3", 3), ("u4", 9)]);
     }
 
     #[test]
@@ -253,7 +246,7 @@ mod tests {
         view.observe(shared("a-1", "u1", 7));
         view.observe(shared("a-2", "u2", 9));
         view.list_begins(Scope::Shared);
-        assert!(view.list_ended(Scope::Shared, 8));
+        view.list_ended(Scope::Shared, 8);
         assert_eq!(shown(&view), [("u2", 9)]);
     }
 
@@ -262,12 +255,13 @@ mod tests {
         let mut view = InstanceView::default();
         view.observe(shared("a-1", "u", 5));
         let key = shared("a-1", "u", 5).key();
-        assert!(view.observe_leave(&key, "u", 7));
-        assert!(!view.observe(shared("a-1", "u", 6)));
+        view.observe_leave(&key, "u", 7);
+        view.observe(shared("a-1", "u", 6));
         assert_eq!(shown(&view), []);
         // A read finds the object, now without its label.
-        assert!(view.observe(shared("a-1", "u", 7)));
-        assert!(view.observe(shared("a-1", "u", 8)));
+        view.observe(shared("a-1", "u", 7));
+        assert_eq!(shown(&view), [("u", 7)]);
+        view.observe(shared("a-1", "u", 8));
         assert_eq!(shown(&view), [("u", 8)]);
     }
 
@@ -287,8 +281,8 @@ mod tests {
         view.list_restored(Scope::Shared, 12);
         assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
         // Later events count, even if their versions are older than some seen before the restore.
-        assert!(view.observe(shared("a-41", "41", 13)));
-        assert!(view.observe(instance("b-1", "local", 9, Scope::Local)));
+        view.observe(shared("a-41", "41", 13));
+        view.observe(instance("b-1", "local", 9, Scope::Local));
         assert_eq!(shown(&view), [("40", 10), ("41", 13), ("local", 9)]);
         // A list that is not older than everything seen before it does not indicate a restored store.
         view.list_begins(Scope::Local);

@@ -103,10 +103,7 @@ impl Tasks {
     /// Waits until a task ends by itself; waits forever if there are none.
     pub async fn ended(&mut self) -> Error {
         match self.set.join_next_with_id().await {
-            Some(ended) => match self.failure(ended) {
-                (_, Some(error)) => error,
-                (task, None) => Error::Ended { task, source: None },
-            },
+            Some(ended) => self.failure(ended),
             None => std::future::pending().await,
         }
     }
@@ -118,7 +115,7 @@ impl Tasks {
         let drained = tokio::time::timeout(limit, async {
             let mut panicked = None;
             while let Some(ended) = self.set.join_next_with_id().await {
-                let (_, error) = self.failure(ended);
+                let error = Some(self.failure(ended));
                 let error = error.filter(|error| matches!(error, Error::Panicked { .. }));
                 panicked = panicked.or(error);
             }
@@ -138,24 +135,19 @@ impl Tasks {
         result
     }
 
-    fn failure(
-        &mut self,
-        ended: Result<(Id, Result<(), Cause>), JoinError>,
-    ) -> (&'static str, Option<Error>) {
+    fn failure(&mut self, ended: Result<(Id, Result<(), Cause>), JoinError>) -> Error {
         let id = match &ended {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
         let task = self.names.remove(&id).unwrap_or("without a name");
-        let error = match ended {
-            Ok((_, Ok(()))) => None,
-            Ok((_, Err(source))) => Some(Error::Ended {
+        match ended {
+            Ok((_, result)) => Error::Ended {
                 task,
-                source: Some(source),
-            }),
-            Err(_) => Some(Error::Panicked { task }),
-        };
-        (task, error)
+                source: result.err(),
+            },
+            Err(_) => Error::Panicked { task },
+        }
     }
 }
 

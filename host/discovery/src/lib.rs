@@ -143,8 +143,8 @@ impl DiscoveryTask {
                 // Nothing is served yet; problems of the Configurations may be the reason.
                 changed = self.configurations.changed() => {
                     changed.map_err(|_| SourceEnded("Configurations"))?;
-                    let problems = self.configurations.borrow_and_update().problems.clone();
-                    let report = DiscoveryReport { problems, ..DiscoveryReport::default() };
+                    let set = Arc::clone(&self.configurations.borrow_and_update());
+                    let report = DiscoveryReport { set, ..DiscoveryReport::default() };
                     self.report.send_replace(Arc::new(report));
                 }
             }
@@ -323,7 +323,7 @@ impl DiscoveryTask {
         let set = &self.configuration_set;
         let snapshot = DeviceSnapshot {
             read: set.complete && self.handler_set.complete,
-            boot: self.config.clock.boot(),
+            boot: self.config.clock.boot,
             names: Arc::clone(&set.names),
             absent: if set.complete {
                 let problems = set.problems.iter();

@@ -8,7 +8,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::FaultReason;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{LeftOutConfiguration, SourceProblem};
+use leafhost_core::ports::ConfigurationSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::session::{CallStats, Explanation};
 
@@ -19,18 +19,14 @@ pub struct DiscoveryReport {
     pub handlers: Vec<HandlerReport>,
     /// Configurations.
     pub configurations: BTreeMap<ConfigurationKey, ConfigurationReport>,
-    /// Configurations that cannot be used.
-    pub problems: Vec<SourceProblem>,
-    /// Parts of Configurations that have no effect.
-    pub warnings: Vec<SourceProblem>,
-    /// Configurations that are not accepted because there are too many.
-    pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
+    /// Configurations as read, with those that cannot be used or are not accepted.
+    pub set: Arc<ConfigurationSet>,
 }
 
 impl DiscoveryReport {
     /// Returns a problem for each Configuration that is left out.
     pub fn too_many(&self) -> impl Iterator<Item = Problem> {
-        let left_out = self.left_out.iter();
+        let left_out = self.set.left_out.iter();
         left_out.map(|(key, one)| Problem::TooManyConfigurations {
             configuration: key.clone(),
             cap: one.cap.clone(),
@@ -120,10 +116,12 @@ pub struct SessionReport {
 }
 
 /// Result of a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum CallResult {
     /// No call yet.
     #[default]
+    #[strum(to_string = "")]
     None,
     /// The answer has all devices.
     Ok,
@@ -134,19 +132,13 @@ pub enum CallResult {
     /// The handler cannot answer at the moment.
     Unavailable,
     /// The call ended without an answer.
+    #[strum(transparent)]
     Faulted(FaultReason),
 }
 
 impl CallResult {
     /// Returns the label in the log and in the status.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Ok => "ok",
-            Self::Partial => "partial",
-            Self::InvalidDetails => "invalid-details",
-            Self::Unavailable => "unavailable",
-            Self::Faulted(reason) => reason.label(),
-        }
+        self.into()
     }
 }

@@ -26,9 +26,7 @@ impl DiscoveryTask {
                 .iter()
                 .map(|(key, served)| (key.clone(), self.configuration_report(served)))
                 .collect(),
-            problems: self.configuration_set.problems.clone(),
-            warnings: self.configuration_set.warnings.clone(),
-            left_out: self.configuration_set.left_out.clone(),
+            set: Arc::clone(&self.configuration_set),
         }
     }
 

@@ -459,7 +459,7 @@ async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
     });
     bench.configurations.send_replace(Arc::new(told));
     wait_for(&bench.report, |report| {
-        report.problems.len() == 1 && report.configurations[&key("a")].problems.is_empty()
+        report.set.problems.len() == 1 && report.configurations[&key("a")].problems.is_empty()
     })
     .await;
     assert!(!udev.say("a", complete(&[])), "its session has ended");

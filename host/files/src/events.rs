@@ -36,8 +36,8 @@ pub struct FolderEvents {
     watched: BTreeSet<PathBuf>,
     /// True if a path may lead to another folder than the watched one by now.
     stale: bool,
-    /// Reason why some changes are not reported.
-    problem: Option<String>,
+    /// Reason why some changes are not reported, if there is one.
+    pub problem: Option<String>,
 }
 
 impl FolderEvents {
@@ -54,11 +54,6 @@ impl FolderEvents {
             watched: BTreeSet::new(),
             stale: false,
         }
-    }
-
-    /// Returns the reason why some changes are not reported, if there is one.
-    pub fn problem(&self) -> Option<&String> {
-        self.problem.as_ref()
     }
 
     /// Watches exactly these folders from now on. Returns true if a watch is new, so that earlier changes were not reported.

@@ -187,7 +187,7 @@ impl Folder {
             snapshot.exists = scan.exists;
             snapshot.problems = scan.problems;
             snapshot.stray = scan.stray;
-            snapshot.problems.extend(events.problem().cloned());
+            snapshot.problems.extend(events.problem.clone());
             let complete_at = *complete_at.get_or_insert(now + FILE_SETTLE);
             // A folder that cannot be scanned has no files that settle.
             let settles = settling.next().filter(|_| scan.readable);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ResourceName;
 
 /// Health of a device, which decides whether the kubelet may give it to a new container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
 pub enum Health {
     /// The kubelet may give the device to a container.
     Healthy,
@@ -17,10 +17,7 @@ pub enum Health {
 impl Health {
     /// Returns the value in the device-plugin API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Healthy => "Healthy",
-            Self::Unhealthy => "Unhealthy",
-        }
+        self.into()
     }
 }
 

@@ -76,7 +76,8 @@ pub struct ResourceReport {
 }
 
 /// Progress of a resource's registration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum State {
     /// No kubelet runs, or it has not answered yet.
     Waiting,

@@ -193,9 +193,11 @@ pub struct TicketQueue(pub(super) mpsc::Receiver<Request>);
 
 /// Queue of calls. It is created before the task because the device plugins need it first.
 pub struct AllocateQueue {
-    pub(super) handle: SlotHandle,
+    /// Handle that adds calls to the queue.
+    pub handle: SlotHandle,
     pub(super) requests: mpsc::Receiver<Request>,
-    pub(super) offers: watch::Sender<Arc<Offers>>,
+    /// Device lists that are offered to the kubelet.
+    pub offers: watch::Sender<Arc<Offers>>,
     pub(super) report: watch::Sender<Arc<SlotReport>>,
 }
 
@@ -220,15 +222,5 @@ impl AllocateQueue {
             report,
         };
         (queue, TicketQueue(of_tickets))
-    }
-
-    /// Returns the device lists that are offered to the kubelet.
-    pub fn offers(&self) -> watch::Receiver<Arc<Offers>> {
-        self.offers.subscribe()
-    }
-
-    /// Returns the handle that adds calls to the queue.
-    pub fn handle(&self) -> SlotHandle {
-        self.handle.clone()
     }
 }

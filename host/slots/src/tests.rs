@@ -63,7 +63,7 @@ impl Rig {
         let seen = devices.subscribe();
         let (holding, held) = watch::channel(Arc::default());
         let (queue, _) = AllocateQueue::new(NODE, store.subscribe());
-        let (handle, offers) = (queue.handle(), queue.offers());
+        let (handle, offers) = (queue.handle.clone(), queue.offers.subscribe());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
             ledger: Arc::clone(&ledger),

@@ -72,7 +72,8 @@ impl Group {
 /// Monitor of device events, which listens until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
-    group: Group,
+    /// Group that the monitor listens to.
+    pub group: Group,
     /// Weak sender; the thread holds the strong one, so that its end closes the subscriptions.
     events: broadcast::WeakSender<Arc<Event>>,
     stop: Option<UnixStream>,
@@ -119,11 +120,6 @@ impl Monitor {
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
         let events = self.events.upgrade();
         events.map_or_else(|| broadcast::channel(1).1, |events| events.subscribe())
-    }
-
-    /// Returns the group that the monitor listens to.
-    pub fn group(&self) -> Group {
-        self.group
     }
 }
 

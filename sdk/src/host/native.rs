@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bindings::leafhost::udev::devices::Error;
-use crate::net::{self, NetworkInterface};
+use crate::net::{Error, NetworkInterface};
 use crate::testing::State;
-use crate::udev::{Device, Owner, Rule};
 
 pub(crate) use crate::testing::{TcpStream, UdpSocket};
 
@@ -25,22 +23,6 @@ impl State {
         self.clock.now()
     }
 
-    pub fn udev_find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
-        let (devices, missed) = self.udev.find(rules)?;
-        for missed in missed {
-            State::skipped(self, &missed.subject, &missed.rule, &missed.reason);
-        }
-        Ok(devices)
-    }
-
-    pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
-        self.udev.read(attributes)
-    }
-
-    pub fn udev_owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
-        self.udev.owners(devnodes)
-    }
-
     pub fn park(&self) {
         self.clock.park();
     }
@@ -53,7 +35,7 @@ impl State {
         self.network.interfaces.borrow().clone()
     }
 
-    pub fn resolve(&self, name: &str) -> Ready<Result<Vec<IpAddr>, net::Error>> {
+    pub fn resolve(&self, name: &str) -> Ready<Result<Vec<IpAddr>, Error>> {
         ready(self.look_up(name))
     }
 }

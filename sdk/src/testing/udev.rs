@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use glob::Pattern;
 
-use super::Skipped;
+use super::State;
 use crate::bindings::leafhost::udev::devices::Error;
 use crate::udev::{Device, Field, Owner, Rule, Term};
 
@@ -160,13 +160,15 @@ impl Table {
             None => Ok(()),
         }
     }
+}
 
-    /// Returns the devices that match with their ancestors, and explanations of those that nearly match a rule, the nearest
+impl State {
+    /// Returns the devices that match with their ancestors, and explains which devices nearly match a rule, the nearest
     /// first.
-    pub(crate) fn find(&self, rules: &[Rule]) -> Result<(Vec<Device>, Vec<Skipped>), Error> {
-        self.available()?;
+    pub(crate) fn udev_find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
+        self.udev.available()?;
         rules.iter().flatten().try_for_each(check)?;
-        let devices = self.devices.borrow();
+        let devices = self.udev.devices.borrow();
         let mut answer = BTreeMap::new();
         let mut missed = Vec::new();
         for (devpath, device) in &*devices {
@@ -182,12 +184,7 @@ impl Table {
                 missed.extend(rules.iter().filter_map(|rule| {
                     let (held, reason) = missed::reason(rule, &chain)?;
                     let terms: Vec<String> = rule.iter().map(Term::to_string).collect();
-                    let skipped = Skipped {
-                        subject: devpath.clone(),
-                        rule: terms.join(", "),
-                        reason,
-                    };
-                    Some((held, skipped))
+                    Some((held, devpath, terms.join(", "), reason))
                 }));
                 continue;
             }
@@ -205,26 +202,28 @@ impl Table {
                 }
             }
         }
-        missed.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
-        let missed = missed.into_iter().map(|(_, skipped)| skipped);
-        Ok((answer.into_values().collect(), missed.collect()))
+        missed.sort_by_key(|(held, ..)| std::cmp::Reverse(*held));
+        for (_, devpath, rule, reason) in missed {
+            self.skipped(devpath, &rule, &reason);
+        }
+        Ok(answer.into_values().collect())
     }
 
-    pub(crate) fn read(
+    pub(crate) fn udev_read(
         &self,
         attributes: &[(String, String)],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.available()?;
-        let devices = self.devices.borrow();
+        self.udev.available()?;
+        let devices = self.udev.devices.borrow();
         Ok(attributes
             .iter()
             .map(|(devpath, name)| devices.get(devpath)?.attributes.get(name).cloned())
             .collect())
     }
 
-    pub(crate) fn owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
-        self.available()?;
-        let devices = self.devices.borrow();
+    pub(crate) fn udev_owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
+        self.udev.available()?;
+        let devices = self.udev.devices.borrow();
         let owner = |node: &String| {
             let mut devices = devices.values();
             devices

@@ -53,7 +53,7 @@ pub(super) fn add(
     let (events, changes) = watch::channel(0);
     let store = Arc::clone(&ports.store);
     let (offers, offered) = watch::channel(Arc::default());
-    let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(queue.handle()));
+    let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(queue.handle.clone()));
     let report = handle.report();
     let ticket_records = {
         let (plugins, changes) = (handle.clone(), changes.clone());
@@ -81,7 +81,8 @@ pub(super) fn add(
         slots_metrics,
     );
     tasks.add("tickets", task.run(stop.clone()));
-    let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
+    let own = queue.offers.subscribe();
+    let joining = join_offers(own, ticket_report.clone(), tickets, offers);
     tasks.add_loop("offers", joining);
     let records = KubeletRecords::new(is_of_slots, root.clone(), handle, changes);
     let records = Arc::new(records);

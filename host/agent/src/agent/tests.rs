@@ -1,6 +1,7 @@
 //! Tests of the whole agent, with fakes for the ports.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use leafhost_core::device::Device;
 use leafhost_core::ports::ConfigurationSet;
@@ -26,17 +27,19 @@ struct Bench {
     cdi: tempfile::TempDir,
 }
 
-/// Returns settings of standalone mode with the default times, no CDI specs and no endpoint.
-fn mk_config(node: &str) -> AgentConfig {
+/// Returns settings of standalone mode with the default times, CDI specs in `cdi` and no endpoint.
+fn mk_config(node: &str, cdi: &Path) -> AgentConfig {
     AgentConfig {
-        node: node.to_owned(),
-        version: "1.2.3".to_owned(),
-        mode: "standalone".to_owned(),
-        cdi_dir: None,
+        identity: Identity {
+            node: node.to_owned(),
+            version: "1.2.3".to_owned(),
+            mode: "standalone".to_owned(),
+            cdi_dir: Some(cdi.to_owned()),
+            problems: Vec::new(),
+        },
         cdi_readers: Readers::Everybody,
         kubelet: None,
         handler_eviction: timeouts::HANDLER_EVICTION,
-        problems: Vec::new(),
         listener: None,
         socket: None,
         metrics_listener: None,
@@ -54,8 +57,7 @@ async fn start(store: Arc<Store>) -> Bench {
     let cdi = tempfile::tempdir().unwrap();
     let config = AgentConfig {
         listener: Some(listener),
-        cdi_dir: Some(cdi.path().to_owned()),
-        ..mk_config("node-a")
+        ..mk_config("node-a", cdi.path())
     };
     let ports = Ports {
         configurations: receiver,
@@ -67,7 +69,7 @@ async fn start(store: Arc<Store>) -> Bench {
         claims: None,
     };
     let agent = Agent::build(config, ports).unwrap();
-    let board = agent.board();
+    let board = agent.board.clone();
     let shutdown = CancellationToken::new();
     Bench {
         configurations,
@@ -85,10 +87,7 @@ async fn start(store: Arc<Store>) -> Bench {
 #[tokio::test]
 async fn a_second_agent_with_the_same_cdi_folder_is_refused_with_the_pid_of_the_first() {
     let bench = start(Arc::default()).await;
-    let config = AgentConfig {
-        cdi_dir: Some(bench.cdi.path().to_owned()),
-        ..mk_config("node-b")
-    };
+    let config = mk_config("node-b", bench.cdi.path());
     let files = Arc::new(Files::new(&[]));
     let ports = Ports {
         configurations: watch::channel(Arc::default()).1,

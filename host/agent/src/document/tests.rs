@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use leafhost_core::device::Device;
 use leafhost_core::device_view::DeviceView;
-use leafhost_core::ports::{LoadError, SourceProblem};
+use leafhost_core::ports::{ConfigurationSet, LoadError, SourceProblem};
 use leafhost_core::presence::Absent;
 use leafhost_fakes::{FakeHandler, configured, key};
 
@@ -294,11 +294,14 @@ fn problem(source: &str, configuration: Option<&str>) -> SourceProblem {
 fn a_problem_is_shown_where_it_belongs() {
     let report = DiscoveryReport {
         configurations: BTreeMap::from([(key("a"), ConfigurationReport::default())]),
-        problems: vec![
-            problem("a.yaml", Some("a")),
-            problem("b.yaml", Some("b")),
-            problem("c.yaml", None),
-        ],
+        set: Arc::new(ConfigurationSet {
+            problems: vec![
+                problem("a.yaml", Some("a")),
+                problem("b.yaml", Some("b")),
+                problem("c.yaml", None),
+            ],
+            ..ConfigurationSet::default()
+        }),
         ..DiscoveryReport::default()
     };
     let handlers = HandlerSet {
@@ -366,11 +369,18 @@ fn a_problem_is_shown_where_it_belongs() {
     );
 }
 
+fn mk_warned(file: &str, configuration: Option<&str>) -> Arc<ConfigurationSet> {
+    Arc::new(ConfigurationSet {
+        warnings: vec![problem(file, configuration)],
+        ..ConfigurationSet::default()
+    })
+}
+
 #[test]
 fn a_warning_is_shown_at_its_configuration_and_is_no_problem() {
     let report = DiscoveryReport {
         configurations: BTreeMap::from([(key("a"), ConfigurationReport::default())]),
-        warnings: vec![problem("a.yaml", Some("a"))],
+        set: mk_warned("a.yaml", Some("a")),
         ..DiscoveryReport::default()
     };
     let status = document(Parts {
@@ -391,7 +401,7 @@ fn a_warning_is_shown_at_its_configuration_and_is_no_problem() {
 #[test]
 fn a_file_that_is_not_read_is_a_note_and_no_problem() {
     let report = DiscoveryReport {
-        warnings: vec![problem("a.json", None)],
+        set: mk_warned("a.json", None),
         ..DiscoveryReport::default()
     };
     let handlers = HandlerSet {

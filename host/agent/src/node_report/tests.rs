@@ -3,7 +3,9 @@ use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::node_report::ObjectName;
-use leafhost_core::ports::{InstanceSet, LeftOutConfiguration, LoadError, SourceProblem};
+use leafhost_core::ports::{
+    ConfigurationSet, InstanceSet, LeftOutConfiguration, LoadError, SourceProblem,
+};
 use leafhost_core::session::{CallStats, Explanation};
 use leafhost_discovery::loader::HandlerSet;
 use leafhost_discovery::{DiscoveryReport, SessionReport};
@@ -382,7 +384,10 @@ fn a_configuration_that_is_left_out_is_reported_at_its_handler_with_the_cap() {
     };
     let left_out = [(key("a"), left_out("udev")), (key("b"), left_out(""))];
     board.report.send_replace(Arc::new(DiscoveryReport {
-        left_out: left_out.into(),
+        set: Arc::new(ConfigurationSet {
+            left_out: left_out.into(),
+            ..ConfigurationSet::default()
+        }),
         ..DiscoveryReport::default()
     }));
     let handlers = board.state.node_report().handlers;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use leafhost_agent::{Agent, AgentConfig, KubeletConfig, Ports, SlotConfig};
+use leafhost_agent::{Agent, AgentConfig, Identity, KubeletConfig, Ports, SlotConfig};
 use leafhost_core::ports::{HandlerSource, Loader};
 use leafhost_core::problem::Problem;
 use leafhost_external::External;
@@ -42,10 +42,14 @@ pub async fn agent(
     });
     let (socket, bound) = socket.ok().unzip();
     let config = AgentConfig {
-        node: home.node.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        identity: Identity {
+            node: home.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: home.mode.to_owned(),
+            cdi_dir: settings.cdi_dir.clone(),
+            problems,
+        },
         socket,
-        cdi_dir: settings.cdi_dir.clone(),
         cdi_readers: home.cdi_readers,
         kubelet: settings.kubelet_dir.clone().map(|root| KubeletConfig {
             root,
@@ -57,11 +61,9 @@ pub async fn agent(
             lock: home.lock.clone(),
         }),
         handler_eviction: settings.args.handler_eviction,
-        problems,
         listener: Some(listener),
         metrics_listener,
         lost_log_lines: super::log::lost_lines,
-        mode: home.mode.to_owned(),
     };
     let (handlers, loader) = sources(settings, home, runtime, network);
     let ports = Ports {

@@ -20,7 +20,7 @@ pub fn missing(
     let kubelet = settings.kubelet_dir.as_ref();
     let has_kubelet = kubelet.is_some_and(|dir| dir.join("device-plugins").is_dir());
     problems(
-        events.as_ref().map(Monitor::group),
+        events.as_ref().map(|monitor| monitor.group),
         network.as_ref().err(),
         settings.cdi_dir.as_deref(),
         settings.is_root,

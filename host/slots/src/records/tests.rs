@@ -20,7 +20,7 @@ fn records(root: &TempDir) -> KubeletRecords {
     let config = PluginConfig::new(root.path().join("device-plugins"), "leafhost");
     let (_, offers) = watch::channel(Arc::default());
     let (queue, _) = AllocateQueue::new("node-a", watch::channel(Arc::default()).1);
-    let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle()));
+    let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle.clone()));
     let (_, changes) = watch::channel(0);
     KubeletRecords::new(is_of_slots, root.path().to_owned(), plugins, changes)
 }

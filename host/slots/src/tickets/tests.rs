@@ -112,7 +112,7 @@ impl World {
         let (queue, requests) = AllocateQueue::new(NODE, self.store.subscribe());
         let (task, _) = TicketTask::new(NODE, config, ports, requests, Arc::default());
         (
-            TicketHandle(queue.handle()),
+            TicketHandle(queue.handle.clone()),
             tokio::spawn(task.run(CancellationToken::new())),
         )
     }

@@ -25,7 +25,7 @@ fn the_group_of_udevd_is_used_only_in_its_own_namespace() {
 fn a_dropped_monitor_ends_its_thread() -> io::Result<()> {
     let monitor = Monitor::start_on(Group::Kernel)?;
     let mut events = monitor.subscribe();
-    assert_eq!(monitor.group(), Group::Kernel);
+    assert_eq!(monitor.group, Group::Kernel);
     drop(monitor);
     loop {
         match events.try_recv() {

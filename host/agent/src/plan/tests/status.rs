@@ -22,7 +22,7 @@ fn the_uptime_of_a_missing_device_is_written_once_for_each_absence() {
         }
         let clock = Clock::new(wall).booted(7, Duration::from_secs(up));
         let snapshot = DeviceSnapshot {
-            boot: clock.boot(),
+            boot: clock.boot,
             ..snapshot([missing])
         };
         let changes = planned(&snapshot, &set);
