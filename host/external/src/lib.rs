@@ -38,7 +38,6 @@ mod registration;
 mod registrations;
 pub mod serve;
 mod session;
-mod socket;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -52,6 +51,8 @@ use threads::Threads;
 
 /// Name of the agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
+/// What users can do instead if a socket cannot be created.
+const OTHER_FOLDER: &str = ", or choose another folder with --external-handlers-dir";
 /// Name of the file with the registrations in the state folder.
 const KEPT: &str = "external.json";
 
