@@ -32,7 +32,6 @@ mod follow;
 mod handler;
 mod keep;
 mod paced;
-mod port;
 pub mod proto;
 mod registration;
 mod registrations;
