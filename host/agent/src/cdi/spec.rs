@@ -187,7 +187,6 @@ impl Offer<'_> {
         let spec = Spec {
             kind: kind(class),
             devices,
-            container_edits: ContainerEdits::default(),
         };
         (Some(spec), problem)
     }
