@@ -29,8 +29,10 @@ struct Content<'a> {
 /// Returns the lowest version that expresses `spec`, such as `0.5.0`. Readers reject a lower one because of the newer
 /// features, and a higher one if they do not know it.
 pub fn minimum_version(spec: &Spec) -> &'static str {
-    let devices = spec.devices.iter();
-    let mut nodes = devices.flat_map(|device| &device.container_edits.device_nodes);
+    let of_devices = spec.devices.iter().map(|device| &device.container_edits);
+    let edits = of_devices.chain([&spec.container_edits]);
+    let mut nodes = edits.clone().flat_map(|edits| &edits.device_nodes);
+    let mut mounts = edits.flat_map(|edits| &edits.mounts);
     let class = spec.kind.split_once('/').map(|(_, class)| class);
     let begins_with_a_digit =
         |device: &Device| !device.name.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -40,6 +42,8 @@ pub fn minimum_version(spec: &Spec) -> &'static str {
         || nodes.any(|node| node.host_path.is_some())
     {
         "0.5.0"
+    } else if mounts.any(|mount| mount.mount_type.is_some()) {
+        "0.4.0"
     } else {
         // Every runtime with CDI support reads this version.
         "0.3.0"

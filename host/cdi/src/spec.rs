@@ -14,6 +14,9 @@ pub struct Spec {
     pub kind: String,
     /// Devices of the kind, at least one.
     pub devices: Vec<Device>,
+    /// Edits for containers with any of the devices.
+    #[serde(default, skip_serializing_if = "ContainerEdits::is_empty")]
+    pub container_edits: ContainerEdits,
 }
 
 /// Device of a spec.
@@ -94,6 +97,9 @@ pub struct Mount {
     pub host_path: String,
     /// Absolute path in the container.
     pub container_path: String,
+    /// File system type; absent for a bind mount.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub mount_type: Option<String>,
     /// Mount options, as in an OCI runtime configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
@@ -113,6 +119,7 @@ impl Mount {
         Self {
             host_path: host_path.to_owned(),
             container_path: container_path.to_owned(),
+            mount_type: None,
             options: options.map(str::to_owned).into(),
         }
     }
@@ -144,6 +151,7 @@ impl Spec {
                 "kind {kind} has no device; a spec needs one"
             )));
         }
+        self.container_edits.validate()?;
         let mut names = BTreeSet::new();
         for Device {
             name,
@@ -245,6 +253,7 @@ mod tests {
                 let spec = Spec {
                     kind: "akri.sh/cams".into(),
                     devices: vec![device.clone(); number],
+                    container_edits: ContainerEdits::default(),
                 };
                 let mut written = Vec::new();
                 spec.write_json(&mut written).unwrap();

@@ -8,7 +8,7 @@ use leafhost_cdi::{
     ContainerEdits, Device, DeviceNode, Mount, Readers, Spec, SpecDir, minimum_version,
 };
 
-const VERSIONS: [&str; 3] = ["0.3.0", "0.5.0", "0.6.0"];
+const VERSIONS: [&str; 4] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0"];
 
 fn mk_spec(class: &str, device: &str, edits: ContainerEdits) -> Spec {
     Spec {
@@ -17,6 +17,7 @@ fn mk_spec(class: &str, device: &str, edits: ContainerEdits) -> Spec {
             name: device.to_owned(),
             container_edits: edits,
         }],
+        container_edits: ContainerEdits::default(),
     }
 }
 
@@ -34,27 +35,34 @@ fn mk_node(container: &str, host: &str) -> ContainerEdits {
     }
 }
 
-fn mk_mount() -> ContainerEdits {
+fn mk_mount(mount_type: Option<&str>) -> ContainerEdits {
     ContainerEdits {
-        mounts: vec![Mount::bind("/in", "/etc", true)],
+        mounts: vec![Mount {
+            mount_type: mount_type.map(str::to_owned),
+            ..Mount::bind("/in", "/etc", true)
+        }],
         ..ContainerEdits::default()
     }
 }
 
 /// Returns specs with the lowest version that each needs: one per rule, and at least one per version.
 fn table() -> Vec<(&'static str, Spec)> {
+    let mut whole = mk_spec("cams", "a", mk_env());
+    whole.container_edits = mk_node("/dev/inside", "/dev/null");
     vec![
         ("0.3.0", mk_spec("cams", "a", mk_env())),
         (
             "0.3.0",
             mk_spec("cams", "a", mk_node("/dev/null", "/dev/null")),
         ),
-        ("0.3.0", mk_spec("cams", "a", mk_mount())),
+        ("0.3.0", mk_spec("cams", "a", mk_mount(None))),
+        ("0.4.0", mk_spec("cams", "a", mk_mount(Some("bind")))),
         ("0.5.0", mk_spec("cams", "8120fe", mk_env())),
         (
             "0.5.0",
             mk_spec("cams", "a", mk_node("/dev/inside", "/dev/null")),
         ),
+        ("0.5.0", whole),
         ("0.6.0", mk_spec("cams.front", "a", mk_env())),
         (
             "0.6.0",
@@ -94,10 +102,10 @@ fn each_spec_has_the_lowest_version_the_library_accepts() {
 }
 
 #[test]
-fn a_container_gets_the_edits_of_its_device_and_no_others() {
+fn a_container_gets_the_edits_of_its_device_and_of_the_kind_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody);
-    let mut edits = mk_mount();
+    let mut edits = mk_mount(None);
     edits.env = vec!["A=1".into(), "A_8120FE=1".into()];
     edits.device_nodes = vec![DeviceNode::new("/dev/inside", "/dev/null", "rw")];
     let mut spec = mk_spec("cams", "8120fe", edits);
@@ -108,6 +116,7 @@ fn a_container_gets_the_edits_of_its_device_and_no_others() {
             ..ContainerEdits::default()
         },
     });
+    spec.container_edits.env.push("KIND=1".into());
     directory.write(&spec).unwrap();
 
     let path = folder.path().to_str().unwrap();
@@ -123,7 +132,7 @@ fn a_container_gets_the_edits_of_its_device_and_no_others() {
         .unwrap();
 
     let env = container.process().as_ref().unwrap().env().clone().unwrap();
-    for variable in ["A=1", "A_8120FE=1"] {
+    for variable in ["A=1", "A_8120FE=1", "KIND=1"] {
         assert!(env.iter().any(|have| have == variable), "{variable}");
     }
     assert!(!env.iter().any(|have| have.starts_with("OTHER")));

@@ -187,6 +187,7 @@ impl Offer<'_> {
         let spec = Spec {
             kind: kind(class),
             devices,
+            container_edits: ContainerEdits::default(),
         };
         (Some(spec), problem)
     }

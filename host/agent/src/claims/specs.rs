@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use leafhost_cdi::{Device, Spec, SpecDir};
+use leafhost_cdi::{ContainerEdits, Device, Spec, SpecDir};
 use leafhost_core::claim::ports::ClaimSpecs;
 use leafhost_core::edits::Edits;
 use leafhost_core::slices::DRIVER;
@@ -68,6 +68,7 @@ impl ClaimSpecs for CdiClaimSpecs {
         };
         let spec = Spec {
             devices: devices.iter().map(device).collect(),
+            container_edits: ContainerEdits::default(),
             kind,
         };
         self.work(move |folder| folder.write(&spec).map(drop))

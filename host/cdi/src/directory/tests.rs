@@ -16,6 +16,7 @@ fn mk_spec(class: &str, devices: &[&str]) -> Spec {
                 },
             })
             .collect(),
+        container_edits: ContainerEdits::default(),
     }
 }
 
@@ -183,7 +184,7 @@ fn a_spec_a_runtime_would_refuse_is_never_written() {
         (
             |s| {
                 let node = crate::spec::DeviceNode::new("/dev/a", "/dev/a", "x");
-                s.devices[0].container_edits.device_nodes.push(node);
+                s.container_edits.device_nodes.push(node);
             },
             "permissions",
         ),
@@ -201,8 +202,7 @@ fn a_spec_a_runtime_would_refuse_is_never_written() {
 fn the_value_of_a_variable_is_in_no_error() {
     let (_folder, directory) = mk_dir();
     let mut spec = mk_spec("cams", &["a"]);
-    let edits = &mut spec.devices[0].container_edits;
-    edits.env.push("TOKEN=secret\0".into());
+    spec.container_edits.env.push("TOKEN=secret\0".into());
     let text = directory.write(&spec).unwrap_err().to_string();
     assert!(text.contains("TOKEN") && !text.contains("secret"), "{text}");
 }
