@@ -12,6 +12,9 @@ use super::{ClaimPreparer, ClaimRef, PreparedDevice};
 use crate::proto::dra as proto;
 use crate::proto::dra::dra_plugin_server::DraPlugin;
 
+/// Maximum number of claims in one call: a pod has at most a few dozen.
+const MAX_CLAIMS: usize = 1_000;
+
 /// Claim service on the driver's socket.
 pub struct Service {
     pub preparer: Arc<dyn ClaimPreparer>,
@@ -25,11 +28,17 @@ impl Service {
         &self,
         claims: Vec<proto::Claim>,
         call: impl Fn(Arc<dyn ClaimPreparer>, ClaimRef) -> F,
-    ) -> BTreeMap<String, Result<T, String>>
+    ) -> Result<BTreeMap<String, Result<T, String>>, Status>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, String>> + Send + 'static,
     {
+        if claims.len() > MAX_CLAIMS {
+            return Err(Status::invalid_argument(format!(
+                "the call has {} claims, at most {MAX_CLAIMS} are accepted",
+                claims.len()
+            )));
+        }
         let calls = claims.into_iter().map(|claim| {
             let uid = claim.uid.clone();
             let claim = ClaimRef {
@@ -44,7 +53,7 @@ impl Service {
                 (uid, ended.unwrap_or_else(panicked))
             }
         });
-        join_all(calls).await.into_iter().collect()
+        Ok(join_all(calls).await.into_iter().collect())
     }
 }
 
@@ -76,7 +85,7 @@ impl DraPlugin for Service {
         let answers = self.each(request.into_inner().claims, |preparer, claim| async move {
             preparer.prepare(claim).await
         });
-        let claims = answers.await.into_iter().map(|(uid, answer)| {
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
             let (devices, error) = match answer {
                 Ok(devices) => (devices.into_iter().map(device).collect(), String::new()),
                 Err(error) => (Vec::new(), not_empty(error)),
@@ -96,7 +105,7 @@ impl DraPlugin for Service {
         let answers = self.each(request.into_inner().claims, |preparer, claim| async move {
             preparer.unprepare(claim).await
         });
-        let claims = answers.await.into_iter().map(|(uid, answer)| {
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
             let error = answer.err().map(not_empty).unwrap_or_default();
             (uid, proto::NodeUnprepareResourceResponse { error })
         });

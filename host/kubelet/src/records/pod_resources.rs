@@ -21,6 +21,12 @@ mod tests;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer, in bytes, as in the kubelet's own client; a gRPC client accepts 4 MiB by default.
 const LARGEST_ANSWER: usize = 16 << 20;
+/// Maximum number of pods in one answer; a node has at most a few hundred.
+const MOST_PODS: usize = 10_000;
+/// Maximum number of device ids in one answer, over all containers.
+const MOST_IDS: usize = 500_000;
+/// Maximum number of claims in one answer, over all containers.
+const MOST_CLAIMS: usize = 100_000;
 
 /// Reason why there is no answer. No reason implies that an id is free.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +70,8 @@ impl PodResources {
             ))
         };
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask()).await;
-        Ok(fold(answer.map_err(late)??))
+        let answer = answer.map_err(late)??;
+        self.fold(answer)
     }
 
     async fn ask(&self) -> Result<ListPodResourcesResponse, Error> {
@@ -96,6 +103,26 @@ impl PodResources {
         let endpoint = Endpoint::from_shared(format!("unix://{path}"))
             .map_err(|error| unreachable(&error.to_string()))?;
         Ok(self.channel.get_or_init(|| endpoint.connect_lazy()).clone())
+    }
+
+    fn fold(&self, answer: ListPodResourcesResponse) -> Result<Listed, Error> {
+        let containers = || answer.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let devices = containers().flat_map(|container| &container.devices);
+        let ids: usize = devices.map(|devices| devices.device_ids.len()).sum();
+        let claims: usize = containers().map(|one| one.dynamic_resources.len()).sum();
+        for (count, what, most) in [
+            (answer.pod_resources.len(), "pods", MOST_PODS),
+            (ids, "device ids", MOST_IDS),
+            (claims, "claims", MOST_CLAIMS),
+        ] {
+            if count > most {
+                return Err(Error::Failed(format!(
+                    "the kubelet at {} listed {count} {what}; at most {most} are accepted",
+                    self.socket.display()
+                )));
+            }
+        }
+        Ok(fold(answer))
     }
 }
 

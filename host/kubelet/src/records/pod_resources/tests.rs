@@ -265,6 +265,21 @@ async fn answers_up_to_16_mib_are_taken_and_no_larger_ones() {
 }
 
 #[tokio::test]
+async fn more_pods_or_ids_than_a_node_can_have_are_refused() {
+    for (pods, ids) in [(MOST_PODS + 1, 0), (1, MOST_IDS + 1)] {
+        let (_folder, socket) = place();
+        let _served = serve(&socket, move || {
+            let mut all = vec![pod("p", &[]); pods];
+            all[0] = pod("p", &[("c", "akri.sh/c", &["x"])]);
+            all[0].containers[0].devices[0].device_ids = vec!["x".to_owned(); ids];
+            Some(Ok(listed(all)))
+        });
+        let error = PodResources::new(socket).list().await.unwrap_err();
+        assert!(error.to_string().ends_with(" are accepted"), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_the_kubelet_says_is_told_apart() {
     let long = format!(
         " refused PodResources List: Unavailable: {}",
