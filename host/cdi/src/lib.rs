@@ -10,12 +10,11 @@ pub mod directory;
 mod json;
 pub mod names;
 pub mod spec;
-pub mod version;
 
 pub use directory::{Error, Readers, SpecDir, SpecLock};
+pub use json::minimum_version;
 pub use names::{class_problem, device_name_problem, vendor_problem};
 pub use spec::{ContainerEdits, Device, DeviceNode, InvalidSpec, Mount, Spec};
-pub use version::minimum_version;
 
 /// Compiles the example of the README with the tests.
 #[cfg(doctest)]

@@ -32,13 +32,11 @@ mod follow;
 mod handler;
 mod keep;
 mod paced;
-mod port;
 pub mod proto;
 mod registration;
 mod registrations;
 pub mod serve;
 mod session;
-mod socket;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -52,6 +50,8 @@ use threads::Threads;
 
 /// Name of the agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
+/// What users can do instead if a socket cannot be created.
+const OTHER_FOLDER: &str = ", or choose another folder with --external-handlers-dir";
 /// Name of the file with the registrations in the state folder.
 const KEPT: &str = "external.json";
 

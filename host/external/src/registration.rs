@@ -9,7 +9,7 @@ use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::text::clean;
 use leafhost_uds::authority::{Localhost, PREFACE};
-use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
+use leafhost_uds::{Accepting, Connection, bind};
 use tokio::io::{Join, join};
 use tokio::net::UnixListener;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -18,14 +18,13 @@ use tokio::time::sleep;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::Shared;
 use crate::endpoint::Endpoint;
 use crate::paced::Paced;
 use crate::proto::registration_server::{Registration, RegistrationServer};
 use crate::proto::{Empty, RegisterDiscoveryHandlerRequest};
 use crate::registrations::Registered;
-use crate::socket;
 use crate::timeouts::{REGISTRATION, SOCKET};
+use crate::{OTHER_FOLDER, Shared};
 
 /// Maximum size of a registration, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
@@ -41,7 +40,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Serves the socket for ever. While another process serves it, reports that and retries.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
-        let bound = socket::bind(&shared.socket()).await;
+        let bound = bind(&shared.socket(), OTHER_FOLDER).await;
         let (listener, made) = match bound {
             Ok(bound) => bound,
             Err(error) => {
@@ -51,7 +50,6 @@ pub async fn serve(shared: Arc<Shared>) {
             }
         };
         shared.socket_problem(None);
-        let made = RemovedOnDrop(made);
         tracing::info!(socket = %shared.socket().display(), "external handlers may register");
         let service = Service {
             shared: Arc::clone(&shared),

@@ -13,7 +13,7 @@ use leafhost_core::ports::Handler;
 use leafhost_core::session::{Opening, Property, SessionSpec};
 use leafhost_core::text::chain;
 use leafhost_core::timeouts::BACKOFF_LAST;
-use leafhost_uds::{Accepting, RemovedOnDrop, SocketFile, names_of};
+use leafhost_uds::{Accepting, SocketFile, bind, names_of};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tonic::transport::Server;
@@ -24,9 +24,8 @@ use crate::proto::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerS
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::proto::registration_client::RegistrationClient;
 use crate::proto::{DiscoverRequest, DiscoverResponse, RegisterDiscoveryHandlerRequest};
-use crate::socket;
 use crate::timeouts::{CONNECT, REGISTER_AGAIN};
-use crate::{SOCKET, wire};
+use crate::{OTHER_FOLDER, SOCKET, wire};
 
 pub mod availability;
 mod discovery;
@@ -59,7 +58,7 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     let own = config
         .folder
         .join(format!("{}.sock", handler.facts().description.name));
-    let (listener, made) = match socket::bind(&own).await {
+    let (listener, made) = match bind(&own, OTHER_FOLDER).await {
         Ok(bound) => bound,
         Err(why) => return Error(format!(": {why}")),
     };
@@ -81,14 +80,13 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         .max_concurrent_streams(STREAMS)
         .add_service(DiscoveryHandlerServer::new(service))
         .serve_with_incoming(connections);
-    let removed = RemovedOnDrop(made);
     tokio::select! {
         Err(error) = server => Error(format!(
             " any longer on {}: {}; start it again",
             own.display(),
             chain(&error)
         )),
-        () = removed.0.gone() => Error(format!(
+        () = made.0.gone() => Error(format!(
             " any longer: {} was removed or replaced; see whether another process serves the same handler",
             own.display()
         )),

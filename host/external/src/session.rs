@@ -1,4 +1,4 @@
-//! A session: one stream of device sets at a time, opened again when it ends.
+//! The port `Handler` of a registered handler, and its sessions: one stream of device sets at a time, opened again when it ends.
 //!
 //! A set is complete in itself. If sets arrive faster than they are taken, only the newest is used and the others are not decoded.
 
@@ -13,6 +13,8 @@ use futures::{FutureExt as _, StreamExt as _};
 use leafhost_core::backoff;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::handler::HandlerFacts;
+use leafhost_core::ports::Handler;
 use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
 use leafhost_core::text::chain;
 use leafhost_core::timeouts::{BACKOFF_FIRST, WAKE_SPACING};
@@ -42,20 +44,29 @@ const DRAIN: Duration = Duration::from_millis(20);
 /// Factor by which the pause after a set exceeds the time of its check: checks take at most a twentieth of a core.
 const PER_CHECK: u32 = 20;
 
-/// A session, as the stream of its reports.
-pub struct ExternalSession(BoxStream<'static, Report>);
+#[async_trait]
+impl Handler for ExternalHandler {
+    fn facts(&self) -> &HandlerFacts {
+        &self.facts
+    }
 
-impl ExternalSession {
-    /// Creates a session that has not connected yet.
-    pub fn new(handler: Arc<ExternalHandler>, spec: SessionSpec) -> Self {
-        let course = Course::new(handler, spec);
+    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        // Akri's handlers report invalid details only when they are asked for devices.
+        Ok(Vec::new())
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        let course = Course::new(Arc::new(self.clone()), spec);
         let reports = futures::stream::unfold(course, async |mut course| {
             let report = course.next().await;
             Some((report, course))
         });
-        Self(reports.boxed())
+        Box::new(ExternalSession(reports.boxed()))
     }
 }
+
+/// A session, as the stream of its reports.
+struct ExternalSession(BoxStream<'static, Report>);
 
 #[async_trait]
 impl Session for ExternalSession {

@@ -27,22 +27,10 @@ impl List {
     }
 }
 
-/// Ids that an Allocate names and that are not listed.
+/// First id that an Allocate names and that is not listed, cut to 80 characters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the agent does not offer {}", first(.0))]
-pub struct NotListed(BTreeSet<String>);
-
-/// Formats the first few ids, to keep the text short.
-fn first(ids: &BTreeSet<String>) -> String {
-    let some: Vec<String> = ids.iter().take(3).map(|id| shown(id)).collect();
-    let more = ids.len().saturating_sub(some.len());
-    let more = (more > 0).then(|| format!(" and {more} more"));
-    some.join(", ") + more.as_deref().unwrap_or_default()
-}
-
-fn shown(id: &str) -> String {
-    format!("{:?}", id.chars().take(80).collect::<String>())
-}
+#[error("the agent does not offer {0:?}")]
+pub struct NotListed(String);
 
 /// State of one resource: wanted devices, and ids that must stay.
 #[derive(Debug, Clone)]
@@ -152,9 +140,8 @@ impl Listing {
         let ended = self.has_ended();
         let is_listed =
             |id: &String| !ended && (self.wanted.contains_key(id) || self.traces.contains_key(id));
-        let unknown: BTreeSet<String> = ids.iter().filter(|id| !is_listed(id)).cloned().collect();
-        if !unknown.is_empty() {
-            return Err(NotListed(unknown));
+        if let Some(unknown) = ids.iter().find(|id| !is_listed(id)) {
+            return Err(NotListed(unknown.chars().take(80).collect()));
         }
         for id in ids {
             let numa = self.wanted.get(id).and_then(|device| device.numa);

@@ -2,15 +2,10 @@
 
 use std::fmt;
 
-/// Error of a text that is not the name of an extended resource.
+/// Text that is not the name of an extended resource, and the rule that it breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} cannot be an extended resource: {rule}")]
-pub struct InvalidResource {
-    /// Invalid text.
-    pub text: String,
-    /// Rule that the name breaks.
-    pub rule: &'static str,
-}
+#[error("{0:?} cannot be an extended resource: {1}")]
+pub struct InvalidResource(String, &'static str);
 
 /// Name of an extended resource: `domain/name`, such as `akri.sh/cameras`.
 ///
@@ -24,7 +19,7 @@ impl ResourceName {
         let text = text.into();
         match broken(&text) {
             None => Ok(Self(text)),
-            Some(rule) => Err(InvalidResource { text, rule }),
+            Some(rule) => Err(InvalidResource(text, rule)),
         }
     }
 

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use leafhost_uds::{MAX_PATH, MORE_FILES, RemovedOnDrop, SocketFile, remove_stale};
+use leafhost_uds::{Error, MAX_PATH, RemovedOnDrop, SocketFile, remove_stale};
 use sha2::{Digest as _, Sha256};
 use tokio::net::UnixListener;
 
@@ -18,25 +18,6 @@ use crate::ResourceName;
 
 /// Length of the suffix of a session in a socket's name: `.` and eight hexadecimal digits.
 const SESSION: usize = 9;
-
-/// Returns the reason why a socket could not be created, with the remedy.
-fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
-    use leafhost_uds::Error as Why;
-    let path = path.display();
-    match why {
-        Why::Foreign => format!("{path} exists and is not a socket; remove it"),
-        Why::Served => format!(
-            "another process serves {path}: only one agent may run on a node; stop the other one"
-        ),
-        Why::TooLong => format!(
-            "{path} is too long for a socket, which has at most {MAX_PATH} bytes, {SESSION} of them for a session of a plugin; choose a shorter folder or prefix"
-        ),
-        Why::Files(error) => format!("cannot create the socket {path} ({error}); {MORE_FILES}"),
-        Why::Refused(error) => format!(
-            "cannot create the socket {path} ({error}); run as root, and make sure that the folder exists and is writable"
-        ),
-    }
-}
 
 /// Returns the file name of a resource's socket, with room for the suffix of a session. `is_taken` returns true if another resource has the
 /// name.
@@ -71,30 +52,20 @@ pub(crate) struct Socket {
     _files: [RemovedOnDrop; 2],
 }
 
-/// Listens on a socket, which is removed when the returned guard is dropped. A socket that no process serves is replaced.
-///
-/// # Errors
-/// Returns the reason, with the remedy.
-pub(crate) async fn listen(path: &Path) -> Result<(UnixListener, RemovedOnDrop), String> {
-    let bound = leafhost_uds::bind(path).await;
-    let (listener, file) = bound.map_err(|why| describe(path, &why))?;
-    Ok((listener, RemovedOnDrop(file)))
-}
-
 /// Listens on a socket with two names.
 ///
 /// # Errors
 /// Returns the reason, with the remedy.
 pub(crate) async fn bind(path: &Path) -> Result<(UnixListener, Socket), String> {
-    if !has_room(path) {
-        return Err(describe(path, &leafhost_uds::Error::TooLong));
-    }
-    let (listener, file) = listen(path).await?;
     // The hash of an empty input is as random as its keys.
     let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
     let session = path.with_extension(format!("{random:08x}.sock"));
+    if session.as_os_str().len() > MAX_PATH {
+        return Err(Error::TooLong.describe(&session, ""));
+    }
+    let (listener, file) = leafhost_uds::bind(path, "").await?;
     let linked = std::fs::hard_link(path, &session).and_then(|()| SocketFile::at(&session));
-    let linked = linked.map_err(|error| describe(path, &error.into()))?;
+    let linked = linked.map_err(|error| Error::from(error).describe(path, ""))?;
     let name = session.file_name().unwrap_or_default().to_string_lossy();
     let socket = Socket {
         session: name.into_owned(),

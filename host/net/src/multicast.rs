@@ -131,19 +131,13 @@ impl Listener {
     /// failed joins. Cancel safe.
     pub async fn next(&mut self) -> Received {
         loop {
-            let retry = async {
-                match self.retry {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 changed = self.changes.changed(), if self.is_followed => {
                     self.is_followed = changed.is_ok();
                     self.join();
                 }
-                () = retry => self.join(),
+                () = sleep_until(self.retry.unwrap_or_else(Instant::now)), if self.retry.is_some() => self.join(),
                 () = self.mailbox.lost.notified() => return Received::Lost,
                 Some(datagram) = self.datagrams.recv() => {
                     // This listener may have left the group since.

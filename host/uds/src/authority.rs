@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use loona_hpack::Decoder;
+use loona_hpack::encoder::encode_integer_into;
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// Length of the HTTP/2 connection preface, in bytes.
@@ -197,18 +198,9 @@ fn fragment(frame: &[u8], flags: u8) -> io::Result<&[u8]> {
 
 /// Encodes a string as HPACK without Huffman coding.
 fn put_text(block: &mut Vec<u8>, text: &[u8]) {
-    const PREFIX: usize = 127;
-    match text.len().checked_sub(PREFIX) {
-        None => block.push(u8::try_from(text.len()).unwrap_or_default()),
-        Some(mut rest) => {
-            block.push(0x7f);
-            while rest >= 0x80 {
-                block.push(u8::try_from(rest & 0x7f).unwrap_or_default() | 0x80);
-                rest >>= 7;
-            }
-            block.push(u8::try_from(rest).unwrap_or_default());
-        }
-    }
+    const PREFIX_BITS: u8 = 7;
+    // Writing to a vector cannot fail.
+    drop(encode_integer_into(text.len(), PREFIX_BITS, 0, block));
     block.extend_from_slice(text);
 }
 

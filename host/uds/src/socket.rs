@@ -32,32 +32,44 @@ pub fn lacks_files(error: &io::Error) -> bool {
     matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
-/// Error of creating a socket. The remedy depends on its use, so callers add it.
-#[derive(Debug, thiserror::Error)]
+/// Error of creating a socket.
+#[derive(Debug)]
 pub enum Error {
     /// Another process serves the socket.
-    #[error("another process serves it")]
     Served,
     /// Another kind of file has the name.
-    #[error("it exists and is not a socket")]
     Foreign,
     /// The path is too long for a socket.
-    #[error("it has more than {MAX_PATH} bytes and cannot be a socket")]
     TooLong,
-    /// No file descriptor is free.
-    #[error(transparent)]
-    Files(io::Error),
-    /// Any other error of the system.
-    #[error(transparent)]
-    Refused(io::Error),
+    /// Error of the system.
+    Io(io::Error),
 }
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        if lacks_files(&error) {
-            Self::Files(error)
-        } else {
-            Self::Refused(error)
+        Self::Io(error)
+    }
+}
+
+impl Error {
+    /// Returns the reason why the socket could not be created, with the remedy. `otherwise`, which may be empty, ends the
+    /// text: what the user can do instead.
+    pub fn describe(&self, path: &Path, otherwise: &str) -> String {
+        let path = path.display();
+        match self {
+            Self::Served => format!(
+                "another process serves {path}, perhaps another agent; stop that process{otherwise}"
+            ),
+            Self::Foreign => format!("{path} exists and is not a socket; remove it{otherwise}"),
+            Self::TooLong => format!(
+                "{path} has more than {MAX_PATH} bytes and cannot be a socket; shorten it{otherwise}"
+            ),
+            Self::Io(error) if lacks_files(error) => {
+                format!("cannot create the socket {path} ({error}); {MORE_FILES}")
+            }
+            Self::Io(error) => format!(
+                "cannot create the socket {path} ({error}); run as root, and make sure that the folder exists and is writable{otherwise}"
+            ),
         }
     }
 }
@@ -97,13 +109,6 @@ impl SocketFile {
         }
         std::future::pending::<()>().await;
     }
-
-    /// Removes the file unless another one has its name.
-    pub fn remove(&self) {
-        if self.is_there() {
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
 }
 
 /// Guard that removes a socket file on drop, unless another file has its name.
@@ -112,7 +117,9 @@ pub struct RemovedOnDrop(pub SocketFile);
 
 impl Drop for RemovedOnDrop {
     fn drop(&mut self) {
-        self.0.remove();
+        if self.0.is_there() {
+            drop(std::fs::remove_file(&self.0.path));
+        }
     }
 }
 
@@ -126,7 +133,15 @@ fn identity(path: &Path) -> io::Result<Identity> {
 
 /// Creates a socket with access for this process's user and root only, and listens on it. Replaces a socket that no
 /// process serves.
-pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
+///
+/// # Errors
+/// Returns what [`Error::describe`] returns.
+pub async fn bind(path: &Path, otherwise: &str) -> Result<(UnixListener, RemovedOnDrop), String> {
+    let created = create(path).await;
+    created.map_err(|error| error.describe(path, otherwise))
+}
+
+async fn create(path: &Path) -> Result<(UnixListener, RemovedOnDrop), Error> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(Error::TooLong);
     }
@@ -143,7 +158,7 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(WAITING)?;
     let listener = UnixListener::from_std(OwnedFd::from(socket).into())?;
-    Ok((listener, SocketFile::at(path)?))
+    Ok((listener, RemovedOnDrop(SocketFile::at(path)?)))
 }
 
 /// Removes a socket that no process listens on. Returns true if it is gone.
@@ -177,22 +192,22 @@ mod tests {
     async fn one_that_nobody_serves_is_replaced_and_one_that_is_served_or_foreign_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
-        let (listener, file) = bind(&path).await.unwrap();
+        let (listener, file) = create(&path).await.unwrap();
         // Keep the inode in use, or the next file would get it.
         std::fs::hard_link(&path, dir.path().join("kept")).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(matches!(bind(&path).await, Err(Error::Served)));
+        assert!(matches!(create(&path).await, Err(Error::Served)));
         assert!(!remove_stale(&path).await.unwrap());
         drop(listener);
         assert!(path.exists(), "as after a kill");
-        let (_listener, second) = bind(&path).await.unwrap();
-        file.remove();
+        let (_listener, second) = create(&path).await.unwrap();
+        drop(file);
         assert!(path.exists(), "it is another one by now");
-        second.remove();
+        drop(second);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        assert!(matches!(bind(&path).await, Err(Error::Foreign)));
+        assert!(matches!(create(&path).await, Err(Error::Foreign)));
         assert!(path.exists());
     }
 
@@ -201,9 +216,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rest = MAX_PATH - dir.path().as_os_str().len() - 1;
         let longest = dir.path().join("x".repeat(rest));
-        bind(&longest).await.unwrap();
+        create(&longest).await.unwrap();
         let longer = dir.path().join("x".repeat(rest + 1));
-        assert!(matches!(bind(&longer).await, Err(Error::TooLong)));
+        assert!(matches!(create(&longer).await, Err(Error::TooLong)));
     }
 
     #[tokio::test]
@@ -211,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         for replaced in [false, true] {
-            let (_listener, file) = bind(&path).await.unwrap();
+            let (_listener, file) = create(&path).await.unwrap();
             let change = async {
                 tokio::task::yield_now().await;
                 std::fs::rename(&path, dir.path().join("moved")).unwrap();
@@ -219,7 +234,7 @@ mod tests {
                     std::fs::write(&path, "").unwrap();
                 }
             };
-            let gone = async { tokio::join!(file.gone(), change) };
+            let gone = async { tokio::join!(file.0.gone(), change) };
             tokio::time::timeout(Duration::from_secs(10), gone)
                 .await
                 .unwrap();

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use leafhost_uds::RemovedOnDrop;
 use nix::unistd::Group;
 use tokio::net::UnixListener;
@@ -29,15 +29,14 @@ pub async fn bind(
     group: Option<&Group>,
 ) -> Result<(UnixListener, RemovedOnDrop)> {
     let socket = socket_in(state_dir);
-    let failed = || format!("cannot listen on {}", socket.display());
-    let (listener, file) = leafhost_uds::bind(&socket).await.with_context(failed)?;
-    let file = RemovedOnDrop(file);
+    let bound = leafhost_uds::bind(&socket, ", or choose another folder with --state-dir").await;
+    let (listener, file) = bound.map_err(Error::msg)?;
     if let Some(group) = group {
         let gid = Some(group.gid.as_raw());
         for (path, mode) in [(socket.as_path(), 0o660), (state_dir, 0o710)] {
             chown(path, None, gid)
                 .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
-                .with_context(failed)?;
+                .with_context(|| format!("cannot listen on {}", socket.display()))?;
         }
     }
     Ok((listener, file))

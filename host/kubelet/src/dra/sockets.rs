@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::{Stream, TryStreamExt as _};
 use leafhost_uds::authority::Localhost;
-use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
+use leafhost_uds::{Accepting, Connection, RemovedOnDrop, bind};
 use tokio::io::{Join, join};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -24,7 +24,6 @@ use super::{DraTask, health, service};
 use crate::proto::dra::dra_plugin_server::DraPluginServer;
 use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use crate::proto::plugin_registration::registration_server::RegistrationServer;
-use crate::sockets::listen;
 
 /// Maximum number of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
@@ -67,8 +66,8 @@ impl Serving {
                 format!("cannot create the folder {folder} ({error}); run as root")
             })?;
         }
-        let (called, called_file) = listen(&plugin).await?;
-        let (registered, registered_file) = listen(&registry).await?;
+        let (called, called_file) = bind(&plugin, "").await?;
+        let (registered, registered_file) = bind(&registry, "").await?;
         let end = CancellationToken::new();
         let service = service::Service {
             preparer: Arc::clone(&task.preparer),

@@ -47,8 +47,11 @@ impl Subscriptions {
         } = self;
         tokio::select! {
             event = device(devices) => event,
-            () = changed(network) => SessionEvent::Network,
-            event = datagram(groups) => event,
+            Some(()) = async {
+                network.as_mut()?.next().await;
+                Some(())
+            } => SessionEvent::Network,
+            Some(event) = async { Some(groups.as_mut()?.next().await) } => SessionEvent::Group(event),
         }
     }
 }
@@ -103,13 +106,6 @@ impl NetworkSubscription {
     }
 }
 
-async fn changed(subscription: &mut Option<NetworkSubscription>) {
-    match subscription {
-        Some(open) => open.next().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Stream of the datagrams of groups.
 #[async_trait]
 pub(crate) trait GroupSubscription: Send {
@@ -128,12 +124,5 @@ impl GroupSubscription for Listener {
 
     fn problems(&self) -> Vec<String> {
         Self::problems(self)
-    }
-}
-
-async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> SessionEvent {
-    match subscription {
-        Some(open) => SessionEvent::Group(open.next().await),
-        None => std::future::pending().await,
     }
 }
