@@ -38,7 +38,7 @@ fn start_with(configurations: Vec<ConfigurationKey>) -> (Arc<Fake>, AbortOnDropH
     let task = tokio::spawn(async move {
         let (brokers, restarts) = (watch::Sender::default(), watch::Sender::default());
         let (brokers, restarts) = (brokers.subscribe(), restarts.subscribe());
-        run(&*cluster, brokers, restarts, problems, &cluster.metrics).await
+        run(&*cluster, brokers, restarts, problems, &cluster.metrics).await;
     });
     (fake, AbortOnDropHandle::new(task))
 }
