@@ -74,10 +74,18 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         self.0.insert(key, attempt);
     }
 
-    /// Forgets the objects that need no write any more, except those whose wait is not over.
+    /// Forgets the objects that need no write any more, except those whose wait is not over. A failure is kept for [`BACKOFF_LAST`] more, so
+    /// that a task may leave its object out of some passes.
     pub fn forget(&mut self, is_wanted: impl Fn(&K) -> bool, now: Instant) {
-        self.0
-            .retain(|key, attempt| is_wanted(key) || attempt.again > now);
+        self.0.retain(|key, attempt| {
+            let has_failed = attempt.seen.is_err();
+            let longer = if has_failed {
+                BACKOFF_LAST
+            } else {
+                Duration::ZERO
+            };
+            is_wanted(key) || attempt.again + longer > now
+        });
     }
 }
 
@@ -124,7 +132,13 @@ mod tests {
         }
         attempts.forget(|()| false, at);
         assert!(attempts.later(&(), &"job", &3, at).is_some());
-        attempts.forget(|()| false, at + Duration::from_secs(1));
+        let over = at + Duration::from_secs(1);
+        attempts.forget(|()| false, over);
+        attempts.tried((), ("job", 3), &refused(), Duration::ZERO, over);
+        let later = attempts.later(&(), &"job", &3, over);
+        assert_eq!(later, Some(over + Duration::from_secs(2)), "counted on");
+        let later = over + Duration::from_secs(2);
+        attempts.forget(|()| false, later + BACKOFF_LAST);
         assert!(attempts.0.is_empty());
     }
 }

@@ -19,7 +19,7 @@ use leafhost_core::node_report::ObjectName;
 use leafhost_core::problem::Problem;
 use leafhost_core::scheduling::PodKey;
 use leafhost_core::status_store::{ConfigurationStates, Event, Regarding, WriteError};
-use leafhost_core::wait::{changed, publish};
+use leafhost_core::wait::{changed, is_outdated, publish};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -75,7 +75,7 @@ pub async fn run(
             }
             () = changed(&mut task.views.configurations) => task.writes.changed(),
             () = changed(&mut task.views.reports) => task.writes.changed(),
-            step = task.writes.step() => match step {
+            step = task.writes.step(), if !is_outdated(&task.views.instances) => match step {
                 Step::Ended(all) => all.into_iter().for_each(|one| task.note(one)),
                 Step::Pass => task.look(),
             },

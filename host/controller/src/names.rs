@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::changed;
+use leafhost_core::wait::{changed, is_outdated};
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, Write};
@@ -63,7 +63,7 @@ pub async fn run(cluster: &dyn Cluster, grace: Duration, metrics: &Metrics) {
                 task.writes.outdated();
             }
             () = changed(&mut task.views.names) => task.writes.changed(),
-            step = task.writes.step() => match step {
+            step = task.writes.step(), if !is_outdated(&task.views.configurations) => match step {
                 Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                 Step::Pass => task.look(),
             },

@@ -9,7 +9,7 @@ use leafhost_core::cluster::{Cluster, ClusterViews, NodeSet};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::changed;
+use leafhost_core::wait::{changed, is_outdated};
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) {
                 task.writes.outdated();
             }
             () = changed(&mut task.views.instances) => task.writes.changed(),
-            step = task.writes.step() => match step {
+            step = task.writes.step(), if !is_outdated(&task.views.nodes) => match step {
                 Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                 Step::Pass => task.look().await,
             },

@@ -15,6 +15,11 @@ pub async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     }
 }
 
+/// Returns true if a change waits to be seen. A task polls `changed` first, but tokio may let it wait although there is a change.
+pub fn is_outdated<T>(receiver: &watch::Receiver<T>) -> bool {
+    receiver.has_changed().unwrap_or(false)
+}
+
 /// Sleeps until `then`; waits forever if it is `None`.
 pub async fn until(then: Option<Instant>) {
     match then {

@@ -367,6 +367,10 @@ fn ways(
                 if !is_label(&alternative.name) || !names.insert(alternative.name.clone()) {
                     return Err(wrong(format!("{path}[{index}].name"), OWN_NAME));
                 }
+                if alternative.admin_access.is_some() {
+                    let path = format!("{path}[{index}].adminAccess");
+                    return Err(wrong(path, "is not possible here; use a resource claim"));
+                }
             }
             let paths = alternatives.into_iter().enumerate();
             Ok(paths

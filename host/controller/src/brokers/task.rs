@@ -9,7 +9,7 @@ use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
 use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::problem::Problem;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::{changed, publish};
+use leafhost_core::wait::{changed, is_outdated, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -67,7 +67,7 @@ pub async fn run(
             () = changed(&mut task.views.instances) => task.writes.changed(),
             () = changed(&mut task.views.names) => task.writes.changed(),
             () = changed(&mut task.objects) => task.writes.changed(),
-            step = task.writes.step() => match step {
+            step = task.writes.step(), if !is_outdated(&task.views.manifests) => match step {
                 Step::Ended(all) => all.iter().for_each(|one| task.note(one)),
                 Step::Pass => task.look(),
             },

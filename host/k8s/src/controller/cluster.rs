@@ -63,7 +63,7 @@ pub struct KubeCluster {
 
 impl KubeCluster {
     /// Watches the cluster. `holder` identifies this process as a candidate for the Lease in `namespace`. If `agents` is a label selector,
-    /// the reports of nodes without a running pod that it selects are removed. The end of `tasks` releases the Lease so that another
+    /// the reports of nodes without a running pod that it selects no longer count. The end of `tasks` releases the Lease so that another
     /// controller acts at once; nothing may be written after that.
     pub fn watch(
         client: &Client,
@@ -123,10 +123,10 @@ impl KubeCluster {
         tasks.add_loop("watch of Instances", following);
         let (configurations, manifests) =
             statuses::follow_configurations(client, finalizers, tasks);
-        let reports = statuses::follow_reports(client, tasks);
+        let mut reports = statuses::follow_reports(client, tasks);
         if let Some(selector) = agents {
-            let place = (namespace, selector);
-            agents::watch(client, place, reports.clone(), leads.clone(), tasks);
+            let (place, leading) = ((namespace, selector), leads.clone());
+            reports = agents::watch(client, place, reports, leading, tasks);
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();

@@ -232,8 +232,17 @@ fn all_slices(
     pools: &Pools,
     found: &BoundedStore<ResourceSlice>,
 ) -> BTreeMap<String, ResourceSlice> {
-    let slices = pools.iter();
-    let slices = slices.flat_map(|(pool, wanted)| packed(pool, wanted, found.values()));
+    let mut by_pool = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
+    for slice in found.values() {
+        by_pool
+            .entry(&slice.spec.pool.name)
+            .or_default()
+            .push(slice);
+    }
+    let slices = pools.iter().flat_map(|(pool, wanted)| {
+        let found = by_pool.get(&**pool).into_iter().flatten();
+        packed(pool, wanted, found.copied())
+    });
     slices.collect()
 }
 

@@ -1,4 +1,4 @@
-//! Removes the reports of nodes on which no agent runs any more, since no other process retracts them.
+//! Hides and removes the reports of nodes on which no agent runs any more, since no other process retracts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,14 +30,14 @@ const REMOVAL: Duration = Duration::from_secs(10);
 /// Nodes on which an agent runs; `None` while that is unknown.
 type Running = Option<BTreeSet<String>>;
 
-/// Follows the pods of agents, which `selector` selects in `namespace`, and removes outdated reports.
+/// Follows the pods of agents, which `selector` selects in `namespace`, and returns a receiver of the reports without outdated ones.
 pub fn watch(
     client: &Client,
     (namespace, selector): (&str, &str),
     reports: watch::Receiver<Arc<ReportSet>>,
     leads: watch::Receiver<bool>,
     tasks: &mut Tasks,
-) {
+) -> watch::Receiver<Arc<ReportSet>> {
     let (sender, running) = watch::channel(Running::default());
     let publish = move |pods: &BTreeMap<String, String>| {
         let nodes: BTreeSet<String> = pods.values().cloned().collect();
@@ -48,6 +48,7 @@ pub fn watch(
     let read = |pod, _: Option<&String>| node(pod);
     let following = follow(pods, "Pods of agents", Pod::name_any, read, publish);
     tasks.add_loop("watch of agents", following);
+    let (sender, shown) = watch::channel(Arc::default());
     let api: Api<DiscoveryHandler> = Api::all(client.clone());
     let remove = async move |node: String| {
         let removed = answers::within(REMOVAL, remove(&api, &node)).await;
@@ -60,8 +61,9 @@ pub fn watch(
             ),
         }
     };
-    let removing = remove_outdated(reports, running, leads, remove);
-    tasks.add_loop("reports of nodes without an agent", removing);
+    let filtering = filter(reports, running, leads, sender, remove);
+    tasks.add_loop("reports of nodes without an agent", filtering);
+    shown
 }
 
 /// Returns the node of a pod that has a running container and is not being deleted.
@@ -76,36 +78,30 @@ fn node(pod: Pod) -> Option<String> {
     (runs && !is_ending).then_some(pod.spec?.node_name?)
 }
 
-/// Removes outdated reports while this process leads.
-async fn remove_outdated(
+/// Passes on the reports without outdated ones, which the leader removes.
+async fn filter(
     mut reports: watch::Receiver<Arc<ReportSet>>,
     mut running: watch::Receiver<Running>,
     mut leads: watch::Receiver<bool>,
+    shown: watch::Sender<Arc<ReportSet>>,
     remove: impl AsyncFn(String),
 ) {
-    // Nodes that have reports but no agent, each with the time of the next attempt to remove its reports.
-    let mut absent: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut absences = Absences::default();
     loop {
         let now = Instant::now();
-        if let Some(running) = &*running.borrow_and_update() {
-            let reports = reports.borrow_and_update();
-            let nodes = reports.handlers.keys().map(|(node, _)| node);
-            let nodes: BTreeSet<&String> = nodes.filter(|node| !running.contains(*node)).collect();
-            absent.retain(|node, _| nodes.contains(node));
-            for node in nodes {
-                absent.entry(node.clone()).or_insert(now + GRACE);
-            }
-        }
+        let all = Arc::clone(&reports.borrow_and_update());
+        let next = match &*running.borrow_and_update() {
+            Some(running) => absences.update(&all, running, now),
+            None => None,
+        };
         let is_leader = *leads.borrow_and_update();
-        let next = absent
-            .iter()
-            .filter(|_| is_leader)
-            .min_by_key(|(_, at)| **at);
-        let next = next.map(|(node, at)| (node.clone(), *at));
-        if let Some((node, at)) = next.clone()
-            && at <= now
-        {
-            absent.insert(node.clone(), now + REMOVAL * 3);
+        let mut set = ReportSet::clone(&all);
+        set.handlers
+            .retain(|(node, _), _| !absences.is_long(node, now));
+        crate::publish(&shown, set);
+        let due = absences.due(now).filter(|_| is_leader);
+        if let Some(node) = due {
+            absences.tried(&node, now);
             remove(node).await;
             continue;
         }
@@ -113,7 +109,52 @@ async fn remove_outdated(
             () = changed(&mut reports) => {}
             () = changed(&mut running) => {}
             () = changed(&mut leads) => {}
-            () = until(next.map(|(_, at)| at)) => {}
+            () = until(next) => {}
+        }
+    }
+}
+
+/// Nodes that have reports but no agent.
+#[derive(Debug, Default)]
+struct Absences {
+    /// Start of each node's absence, and time of the next attempt to remove its reports.
+    nodes: BTreeMap<String, (Instant, Instant)>,
+}
+
+impl Absences {
+    /// Updates the absences. Returns the time of the next update if nothing changes.
+    fn update(
+        &mut self,
+        reports: &ReportSet,
+        running: &BTreeSet<String>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let nodes = reports.handlers.keys().map(|(node, _)| node);
+        let absent: BTreeSet<&String> = nodes.filter(|node| !running.contains(*node)).collect();
+        self.nodes.retain(|node, _| absent.contains(node));
+        for node in absent {
+            let since = (now, now + GRACE);
+            self.nodes.entry(node.clone()).or_insert(since);
+        }
+        let due = self.nodes.values().map(|(_, due)| *due);
+        due.filter(|due| *due > now).min()
+    }
+
+    fn is_long(&self, node: &str, now: Instant) -> bool {
+        let absence = self.nodes.get(node);
+        absence.is_some_and(|(since, _)| *since + GRACE <= now)
+    }
+
+    /// Returns a node whose reports are to be removed now.
+    fn due(&self, now: Instant) -> Option<String> {
+        let mut nodes = self.nodes.iter();
+        let (node, _) = nodes.find(|(_, (_, due))| *due <= now)?;
+        Some(node.clone())
+    }
+
+    fn tried(&mut self, node: &str, now: Instant) {
+        if let Some((_, due)) = self.nodes.get_mut(node) {
+            *due = now + REMOVAL * 3;
         }
     }
 }
@@ -159,20 +200,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reports_of_a_node_without_an_agent_are_removed_after_a_minute() {
+    async fn reports_of_a_node_without_an_agent_are_left_out_and_removed_after_a_minute() {
         let (reports, reports_shown) = watch::channel(mk_reports(&["a", "b"]));
         let (running, running_shown) = watch::channel(None);
-        let (leads, leading) = watch::channel(true);
+        let (leads, leading) = watch::channel(false);
+        let (sender, shown) = watch::channel(Arc::default());
         let removed = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&removed);
         let remove = async move |node: String| kept.lock().unwrap().push(node);
         let mut tasks = Tasks::default();
-        let removing = remove_outdated(reports_shown, running_shown, leading, remove);
-        tasks.add_loop("removal", removing);
+        let filtering = filter(reports_shown, running_shown, leading, sender, remove);
+        tasks.add_loop("filter", filtering);
         let pass = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
-        let is_none_removed = || removed.lock().unwrap().is_empty();
+        let seen = || {
+            let set: Arc<ReportSet> = Arc::clone(&shown.borrow());
+            let nodes = set.handlers.keys().map(|(node, _)| node.clone());
+            nodes.collect::<BTreeSet<String>>()
+        };
         pass(600).await;
-        assert!(is_none_removed(), "nothing is known of the agents");
+        assert_eq!(seen(), names(&["a", "b"]), "nothing is known of the agents");
         running.send_replace(Some(names(&["a", "b"])));
         // An agent that is replaced.
         running.send_replace(Some(names(&["a"])));
@@ -181,10 +227,10 @@ mod tests {
         pass(1).await;
         running.send_replace(Some(names(&["a"])));
         pass(50).await;
-        assert!(is_none_removed());
-        leads.send_replace(false);
+        assert_eq!(seen(), names(&["a", "b"]));
         pass(15).await;
-        assert!(is_none_removed(), "another one leads");
+        assert_eq!(seen(), names(&["a"]));
+        assert!(removed.lock().unwrap().is_empty(), "another one leads");
         leads.send_replace(true);
         pass(1).await;
         assert_eq!(*removed.lock().unwrap(), ["b"]);

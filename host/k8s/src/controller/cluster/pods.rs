@@ -7,6 +7,7 @@ use leafhost_core::brokers::{CONTROLLER_LABEL, INSTANCE_LABEL};
 use leafhost_core::cluster::{EvictionError, PodState};
 use leafhost_core::names::GROUP;
 use leafhost_core::scheduling::PodKey;
+use leafhost_core::status_store::WriteError;
 use serde_json::{Value, json};
 
 use super::write_error;
@@ -45,9 +46,13 @@ pub async fn evict(client: &Client, key: &PodKey, uid: &str) -> Result<(), Evict
 }
 
 fn eviction_error(failure: &Failure) -> EvictionError {
-    match failure.code {
-        Some(NOT_NOW) => EvictionError::NotNow(failure.message.clone()),
-        _ => EvictionError::Failed(write_error(failure)),
+    let message = &failure.message;
+    match write_error(failure) {
+        _ if failure.code == Some(NOT_NOW) => EvictionError::NotNow(message.clone()),
+        WriteError::Denied(_) => {
+            WriteError::Denied(format!("the API server refuses it: {message}")).into()
+        }
+        error => error.into(),
     }
 }
 
@@ -75,7 +80,6 @@ fn state(pod: &Pod) -> PodState {
 
 #[cfg(test)]
 mod tests {
-    use leafhost_core::status_store::WriteError;
 
     use super::*;
     use crate::tests::stub::{Answer, Stub, failure};
