@@ -20,10 +20,18 @@ use crate::{Allocator, Offers, Report, ResourceName, State, sockets};
 /// Minimum time between two reports.
 const SPACING: Duration = Duration::from_millis(100);
 
-/// Reason why devices are no longer offered: the task of this name panicked.
+/// Reason why devices are no longer offered.
 #[derive(Debug, thiserror::Error)]
-#[error("task {0} of the device plugins panicked; this is a bug, see the log")]
-pub struct Error(&'static str, #[source] JoinError);
+pub enum Error {
+    /// The prefix of the sockets is not usable.
+    #[error(
+        "cannot name sockets after the prefix {0:?}: it must have 1 to 32 letters, digits, '-' and '_'"
+    )]
+    Prefix(String),
+    /// The task of this name panicked.
+    #[error("task {0} of the device plugins panicked; this is a bug, see the log")]
+    Broken(&'static str, #[source] JoinError),
+}
 
 /// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -98,6 +106,11 @@ impl DevicePluginsTask {
 
     /// Runs until `shutdown`. Then everything is withdrawn: running Allocates are still answered, streams end, and sockets are removed.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+        let prefix = &self.config.prefix;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if !(1..=32).contains(&prefix.len()) || !prefix.chars().all(is_plain) {
+            return Err(Error::Prefix(prefix.clone()));
+        }
         let allocations = TaskTracker::new();
         let shared = Arc::new(Shared {
             registrar: Registrar::new(self.config.folder.join(KUBELET), self.config.times.register),
@@ -133,7 +146,7 @@ impl DevicePluginsTask {
             tasks: JoinSet::new(),
         };
         let follow = plugins.follow_offers(self.offers);
-        let broken = |task| move |error| Error(task, error);
+        let broken = |task| move |error| Error::Broken(task, error);
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
             result = follow => result,
@@ -261,7 +274,7 @@ impl Plugins {
     }
 
     fn ended(&mut self, ended: Result<ResourceName, JoinError>) -> Result<()> {
-        let name = ended.map_err(|error| Error("resource", error))?;
+        let name = ended.map_err(|error| Error::Broken("resource", error))?;
         if let Some(known) = self.known.get_mut(&name) {
             known.task = None;
         }
