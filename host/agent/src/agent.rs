@@ -77,6 +77,9 @@ pub struct Ports {
 /// Reason why the agent cannot be built, or ended without a shutdown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The vendor or the owner of the CDI specs has an invalid name.
+    #[error("cannot offer devices to container runtimes")]
+    Cdi(#[source] leafhost_cdi::InvalidSpec),
     /// Another agent uses the CDI folder.
     #[error(transparent)]
     CdiInUse(leafhost_cdi::Error),
@@ -126,11 +129,17 @@ impl Agent {
         );
         tasks.add("reconcile", reconcile.run(stop.clone()));
         let spec_dir = |vendor: &str| {
+<<<<<<< HEAD
             let dir = config.identity.cdi_dir.as_ref();
             dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers))
+=======
+            let dir = config.cdi_dir.as_ref();
+            let folder = dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers));
+            folder.transpose().map_err(Error::Cdi)
+>>>>>>> parent of 8f7cf669 (cdi: a handle to a folder needs no check of its names)
         };
-        let claim_specs = spec_dir(&crate::claims::specs::vendor());
-        let offers = match spec_dir(GROUP) {
+        let claim_specs = spec_dir(&crate::claims::specs::vendor())?;
+        let offers = match spec_dir(GROUP)? {
             Some(folder) => {
                 let lock = match folder.lock() {
                     Ok(lock) => Some(lock),

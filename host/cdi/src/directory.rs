@@ -11,8 +11,8 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::names::class_problem;
-use crate::spec::{InvalidSpec, Spec};
+use crate::names::{class_problem, vendor_problem};
+use crate::spec::{InvalidSpec, Spec, check};
 
 mod lock;
 
@@ -90,13 +90,22 @@ pub struct SpecDir {
 impl SpecDir {
     /// Creates a handle to the folder, which need not exist. `owner` names the program that owns the files, in letters
     /// and digits.
-    pub fn new(directory: impl Into<PathBuf>, vendor: &str, owner: &str, readers: Readers) -> Self {
-        Self {
+    pub fn new(
+        directory: impl Into<PathBuf>,
+        vendor: &str,
+        owner: &str,
+        readers: Readers,
+    ) -> Result<Self, InvalidSpec> {
+        check("vendor", vendor, vendor_problem(vendor))?;
+        let is_plain = !owner.is_empty() && owner.chars().all(|c| c.is_ascii_alphanumeric());
+        let problem = (!is_plain).then_some("must have only letters and digits");
+        check("owner", owner, problem)?;
+        Ok(Self {
             directory: directory.into(),
             vendor: vendor.to_owned(),
             owner: owner.to_owned(),
             readers,
-        }
+        })
     }
 
     /// Returns the path of the folder.

@@ -214,7 +214,11 @@ fn path_problem(path: &str) -> Option<&'static str> {
 }
 
 /// Converts a problem, if any, into an error that names the part of the spec and its text.
-fn check(part: &str, text: &str, problem: Option<&'static str>) -> Result<(), InvalidSpec> {
+pub(crate) fn check(
+    part: &str,
+    text: &str,
+    problem: Option<&'static str>,
+) -> Result<(), InvalidSpec> {
     problem.map_or(Ok(()), |problem| {
         Err(InvalidSpec(format!("{part} {text:?} {problem}")))
     })

@@ -76,7 +76,8 @@ fn each_spec_has_the_lowest_version_the_library_accepts() {
     for (version, spec) in table() {
         assert_eq!(minimum_version(&spec), version, "{spec:?}");
         let folder = tempfile::tempdir().unwrap();
-        let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody);
+        let directory =
+            SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap();
         directory.write(&spec).unwrap();
         let (_, class) = spec.vendor_and_class().unwrap();
         let path = directory.path(class);
@@ -104,7 +105,7 @@ fn each_spec_has_the_lowest_version_the_library_accepts() {
 #[test]
 fn a_container_gets_the_edits_of_its_device_and_of_the_kind_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
-    let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody);
+    let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap();
     let mut edits = mk_mount(None);
     edits.env = vec!["A=1".into(), "A_8120FE=1".into()];
     edits.device_nodes = vec![DeviceNode::new("/dev/inside", "/dev/null", "rw")];

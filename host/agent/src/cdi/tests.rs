@@ -82,7 +82,7 @@ fn names(spec: &Spec) -> Vec<&str> {
 }
 
 fn folder(dir: &tempfile::TempDir) -> SpecDir {
-    SpecDir::new(dir.path(), "akri.sh", "leafhost", Readers::Everybody)
+    SpecDir::new(dir.path(), "akri.sh", "leafhost", Readers::Everybody).unwrap()
 }
 
 fn specs(folder: &SpecDir) -> BTreeMap<String, Spec> {

@@ -99,7 +99,7 @@ mod tests {
     #[tokio::test]
     async fn each_claim_has_a_spec_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = SpecDir::new(dir.path(), &vendor(), "leafhost", Readers::Root);
+        let folder = SpecDir::new(dir.path(), &vendor(), "leafhost", Readers::Root).unwrap();
         let specs = CdiClaimSpecs::new(folder.clone());
         let mut edits = Edits::default();
         edits.env.insert("ID".to_owned(), "a".to_owned());

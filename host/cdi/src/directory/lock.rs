@@ -66,7 +66,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mk = || {
             let directory = folder.path().join("cdi");
-            SpecDir::new(directory, "akri.sh", "leafhost", Readers::Everybody)
+            SpecDir::new(directory, "akri.sh", "leafhost", Readers::Everybody).unwrap()
         };
         let held = mk().lock().unwrap();
         let text = mk().lock().unwrap_err().to_string();
@@ -82,7 +82,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("target");
         std::os::unix::fs::symlink(&target, folder.path().join(".akri.sh_leafhost.lock")).unwrap();
-        let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Root);
+        let directory = SpecDir::new(folder.path(), "akri.sh", "leafhost", Readers::Root).unwrap();
         assert!(matches!(directory.lock(), Err(Error::Io { .. })));
         assert!(!target.exists());
     }

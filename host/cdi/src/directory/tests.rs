@@ -21,7 +21,7 @@ fn mk_spec(class: &str, devices: &[&str]) -> Spec {
 }
 
 fn mk_dir_for(folder: &tempfile::TempDir, readers: Readers) -> SpecDir {
-    SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost", readers)
+    SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost", readers).unwrap()
 }
 
 /// Returns the specs in the folder by class.
@@ -138,7 +138,7 @@ fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
     let blocked = folder.path().join("file");
     fs::write(&blocked, "").unwrap();
     for path in [blocked.clone(), blocked.join("cdi")] {
-        let directory = SpecDir::new(&path, "akri.sh", "leafhost", Readers::Everybody);
+        let directory = SpecDir::new(&path, "akri.sh", "leafhost", Readers::Everybody).unwrap();
         for error in [
             directory.create().unwrap_err(),
             directory.write(&mk_spec("cams", &["a"])).unwrap_err(),
