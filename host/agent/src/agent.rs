@@ -129,14 +129,9 @@ impl Agent {
         );
         tasks.add("reconcile", reconcile.run(stop.clone()));
         let spec_dir = |vendor: &str| {
-<<<<<<< HEAD
             let dir = config.identity.cdi_dir.as_ref();
-            dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers))
-=======
-            let dir = config.cdi_dir.as_ref();
             let folder = dir.map(|dir| SpecDir::new(dir, vendor, "leafhost", config.cdi_readers));
             folder.transpose().map_err(Error::Cdi)
->>>>>>> parent of 8f7cf669 (cdi: a handle to a folder needs no check of its names)
         };
         let claim_specs = spec_dir(&crate::claims::specs::vendor())?;
         let offers = match spec_dir(GROUP)? {

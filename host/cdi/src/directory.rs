@@ -177,9 +177,14 @@ impl SpecDir {
             return Err(InvalidSpec(format!("kind {kind} is not of vendor {vendor}")).into());
         }
         let path = self.path(class);
-        let has_mode = fs::symlink_metadata(&path).is_ok_and(|there| {
-            there.is_file() && there.permissions().mode() & 0o777 == self.readers.mode()
-        });
+        let has_mode = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::InvalidFilename => {
+                return Err(failed("write", &path, error));
+            }
+            there => there.is_ok_and(|there| {
+                there.is_file() && there.permissions().mode() & 0o777 == self.readers.mode()
+            }),
+        };
         if has_mode && holds(&path, spec) {
             return Ok(false);
         }

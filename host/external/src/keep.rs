@@ -1,12 +1,15 @@
 //! The registrations in the state folder: a running handler registers again only if it notices that the agent was away. Blocks.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use leafhost_disk::atomic;
 use serde::{Deserialize, Serialize};
 
 use crate::registrations::Registered;
+
+/// Maximum number of bytes that are read.
+const MAX: u64 = 1 << 20;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -16,10 +19,13 @@ struct File {
 
 /// Reads the registrations of an earlier run; returns none if there is no file.
 pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
-    match std::fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        bytes => Ok(serde_json::from_slice::<File>(&bytes?)?.handlers),
-    }
+    let file = match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    // A file that is cut off cannot be parsed.
+    let file: File = serde_json::from_reader(io::BufReader::new(file.take(MAX)))?;
+    Ok(file.handlers)
 }
 
 /// Writes the file atomically.

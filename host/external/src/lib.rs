@@ -22,6 +22,7 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::wait;
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
+use leafhost_uds::RemovedOnDrop;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -82,6 +83,8 @@ struct Shared {
     /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
+    /// Registration socket while it is served.
+    made: Mutex<Option<RemovedOnDrop>>,
 }
 
 impl Shared {
@@ -114,6 +117,15 @@ impl Shared {
 
     fn source(&self, name: &str) -> Option<Source> {
         self.registrations(|registrations, now| registrations.sources(now).remove(name))
+    }
+
+    /// Keeps the socket that is served, and removes the one before.
+    fn served(&self, made: Option<RemovedOnDrop>) {
+        let before = self
+            .made
+            .lock()
+            .map(|mut kept| std::mem::replace(&mut *kept, made));
+        drop(before);
     }
 
     fn socket_problem(&self, problem: Option<String>) {
@@ -155,6 +167,7 @@ impl External {
             registrations: Mutex::new(registrations),
             changed: Notify::new(),
             socket_problem: watch::Sender::new(None),
+            made: Mutex::new(None),
         });
         let (sender, set) = watch::channel(Arc::default());
         tasks.add_loop(
@@ -169,6 +182,13 @@ impl External {
             loader,
             set,
         })
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        // The process may end before the serving task does.
+        self.shared.served(None);
     }
 }
 

@@ -50,6 +50,8 @@ pub async fn serve(shared: Arc<Shared>) {
             }
         };
         shared.socket_problem(None);
+        let file = made.0.clone();
+        shared.served(Some(made));
         tracing::info!(socket = %shared.socket().display(), "external handlers may register");
         let service = Service {
             shared: Arc::clone(&shared),
@@ -66,9 +68,9 @@ pub async fn serve(shared: Arc<Shared>) {
             .serve_with_incoming(connections(listener));
         tokio::select! {
             ended = server => tracing::warn!(?ended, "the registration socket of external handlers is served again"),
-            () = made.0.gone() => {}
+            () = file.gone() => {}
         }
-        drop(made);
+        shared.served(None);
         sleep(AGAIN).await;
     }
 }

@@ -22,9 +22,12 @@ use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
 mod scan;
 pub mod stray;
-use scan::Scan;
 pub use scan::{Kind, Rules, fetch};
+use scan::{Read, Scan};
 use stray::Stray;
+
+/// Maximum number of unreadable files that are reported.
+const MAX_NAMED: usize = 20;
 
 /// Content of a file.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,8 +75,8 @@ impl Snapshot {
         let mut scan = Scan::of(path, rules);
         scan.limit(rules);
         let content = |(name, stamp): (&String, &Stamp)| {
-            let content = scan::read(path, name, rules.kind(name)?, *stamp)?;
-            Some((name.clone(), content))
+            let read = scan::read(path, name, rules.kind(name)?, *stamp);
+            Some((name.clone(), read.content()?))
         };
         Self {
             complete: true,
@@ -96,7 +99,7 @@ impl Snapshot {
     /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
         let message = format!(
-            "is missing; create it and put {what} there, or leave it empty; until then accepted {what} stay in use"
+            "is missing, or is not a folder; create it and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
         (!self.exists).then(|| SourceProblem::new(path.display().to_string(), message))
     }
@@ -150,6 +153,7 @@ impl Folder {
         let mut begun = false;
         let mut existed = false;
         let mut device = None;
+        let mut unreadable = BTreeMap::new();
         let mut beyond = BTreeSet::new();
         loop {
             let mut scan = self.scan(&mut events).await;
@@ -172,8 +176,15 @@ impl Folder {
             }
             if scan.readable {
                 let settled = settling.take(now);
-                self.read(settled, &scan, &mut settling, &mut snapshot)
-                    .await;
+                unreadable.retain(|name, _| scan.found.contains_key(name));
+                self.read(
+                    settled,
+                    &scan,
+                    &mut settling,
+                    &mut snapshot,
+                    &mut unreadable,
+                )
+                .await;
                 snapshot.set_beyond(&beyond, &scan);
                 beyond = scan.beyond;
             }
@@ -188,6 +199,12 @@ impl Folder {
             snapshot.problems = scan.problems;
             snapshot.stray = scan.stray;
             snapshot.problems.extend(events.problem.clone());
+            let cannot = |(name, why)| {
+                format!("{name} cannot be read, its last content stays in use: {why}")
+            };
+            snapshot
+                .problems
+                .extend(unreadable.iter().take(MAX_NAMED).map(cannot));
             let complete_at = *complete_at.get_or_insert(now + FILE_SETTLE);
             // A folder that cannot be scanned has no files that settle.
             let settles = settling.next().filter(|_| scan.readable);
@@ -236,6 +253,7 @@ impl Folder {
         scan: &Scan,
         settling: &mut Settling,
         snapshot: &mut Snapshot,
+        unreadable: &mut BTreeMap<String, String>,
     ) {
         for (name, settled) in settled {
             let (Settled::Stable, Some(stamp)) = (settled, scan.found.get(&name).copied()) else {
@@ -247,16 +265,21 @@ impl Folder {
             };
             let (path, file) = (self.path.clone(), name.clone());
             match blocking(move || scan::read(&path, &file, kind, stamp)).await {
-                None => {
+                Read::Changed => {
                     settling.changed_while_read(&name, Instant::now());
                     // The file exists, whatever its content.
                     snapshot.files.entry(name).or_insert(Content::Pending);
                 }
-                Some(content) => {
-                    // What keeps it from being read may end without an event.
-                    if matches!(content, Content::Refused(_)) {
-                        settling.unreadable(&name, Instant::now());
-                    }
+                Read::Failed(why) => {
+                    settling.unreadable(&name, Instant::now());
+                    snapshot
+                        .files
+                        .entry(name.clone())
+                        .or_insert(Content::Pending);
+                    unreadable.insert(name, why);
+                }
+                Read::Content(content) => {
+                    unreadable.remove(&name);
                     let held = snapshot.files.entry(name).or_insert(Content::Pending);
                     // Equal content keeps its allocation, so that comparing it costs nothing.
                     if *held != content {

@@ -52,7 +52,10 @@ pub fn digest(file: &File, max: u64) -> io::Result<Digest> {
     let mut hash = Sha256::new();
     let mut rest = BufReader::new(file.take(max.saturating_add(1)));
     loop {
-        let bytes = rest.fill_buf()?;
+        let bytes = match rest.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
         if bytes.is_empty() {
             return Ok(hex(hash));
         }

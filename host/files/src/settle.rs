@@ -171,7 +171,7 @@ impl Settling {
         }
     }
 
-    /// Records that a file cannot be used: it settles once more after `FOLDER_BACKSTOP`.
+    /// Records that a file could not be read: it settles once more after `FOLDER_BACKSTOP`.
     pub fn unreadable(&mut self, name: &str, now: Instant) {
         self.changed_while_read(name, now);
         if let Some(entry) = self.entries.get_mut(name) {

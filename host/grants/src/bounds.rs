@@ -77,7 +77,7 @@ impl Bounds<'_> {
         let text: usize = list.iter().map(|(device, _)| device.text()).sum();
         if text > usize::try_from(limits.answer).unwrap_or(usize::MAX) {
             return too_large(format!(
-                "the devices of the answer have {text} bytes of text, at most {}",
+                "the devices of the answer have {text} bytes of text, at most {}; give the devices fewer or shorter texts",
                 limits.answer
             ));
         }

@@ -14,7 +14,7 @@ pub struct Limits {
     pub wall: Duration,
     /// Number of devices in one answer.
     pub devices: u32,
-    /// Text in one answer, in bytes.
+    /// Text of the devices in one answer, in bytes; as much again for the other texts of a component's answer.
     pub answer: u32,
 }
 

@@ -93,6 +93,11 @@ impl Offered {
         locked(&self.report).clone()
     }
 
+    /// Returns true if this is the name of the socket's file.
+    pub fn has_socket(&self, name: &str) -> bool {
+        locked(&self.report).socket == name
+    }
+
     /// Changes the report, and has it published if it differs.
     pub fn update_report(&self, change: impl FnOnce(&mut ResourceReport)) {
         let mut report = locked(&self.report);

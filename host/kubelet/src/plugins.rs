@@ -238,7 +238,7 @@ impl Plugins {
         let mut resources = locked(&self.resources);
         let socket = sockets::name(&config.folder, &config.prefix, name, |name| {
             let mut others = resources.values();
-            others.any(|offered| offered.report().socket == name)
+            others.any(|offered| offered.has_socket(name))
         });
         let offered = Arc::new(Offered::new(
             name.clone(),

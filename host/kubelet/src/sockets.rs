@@ -61,7 +61,9 @@ pub(crate) async fn bind(path: &Path) -> Result<(UnixListener, Socket), String> 
     let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
     let session = path.with_extension(format!("{random:08x}.sock"));
     if session.as_os_str().len() > MAX_PATH {
-        return Err(Error::TooLong.describe(&session, ""));
+        // The random part would make each text another one.
+        let shown = path.with_extension("00000000.sock");
+        return Err(Error::TooLong.describe(&shown, ", or choose a shorter folder"));
     }
     let (listener, file) = leafhost_uds::bind(path, "").await?;
     let linked = std::fs::hard_link(path, &session).and_then(|()| SocketFile::at(&session));

@@ -21,7 +21,7 @@ use crate::multicast::Groups;
 /// Delay between a change and the next reading: changes often come together.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Pause after netlink failed.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -219,7 +219,7 @@ impl Handler for LoadedHandler {
             spec.configuration.to_string(),
             secrets,
         );
-        // Subscribes before the first call, so that no event is missed during the call.
+        // Subscribes before the first call, so that no event is missed during the call. Groups on a new interface are joined after it.
         let mut subscriptions = Subscriptions::default();
         let Capabilities { udev, network, .. } = &self.guest.capabilities;
         if let (Ok(allowed), Ok(monitor)) = (udev, self.events.as_ref()) {

@@ -2,7 +2,7 @@
 
 use self::mistakes::{COLON, of_value, without_terms};
 
-// Shared with the SDK, which reads the details of handlers.
+// Shared with the SDK, which reads the details of handlers. A published crate could not include the file of another.
 #[path = "../../../../sdk/src/details/mistakes.rs"]
 mod mistakes;
 

@@ -265,15 +265,40 @@ impl Scan {
     }
 }
 
-/// Reads a file that has settled as `expected`; returns `None` if it has changed since.
-pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Option<Content> {
-    let refused = match try_read(folder, name, kind, expected) {
-        Ok(read) => return read,
-        Err(Error::Refused(why)) => why,
-        Err(Error::Io(error)) if is_missing(&error) => return None,
-        Err(Error::Io(error)) => format!("cannot be read: {}", why(&error)),
-    };
-    Some(Content::Refused(refused))
+/// Result of reading a file.
+#[derive(Debug)]
+pub enum Read {
+    /// The file changed after it had settled.
+    Changed,
+    /// The file cannot be read now, with the reason; a later attempt may succeed.
+    Failed(String),
+    /// The file was read, or cannot be used.
+    Content(Content),
+}
+
+impl Read {
+    /// Returns the content, if the file did not change.
+    pub fn content(self) -> Option<Content> {
+        match self {
+            Self::Changed => None,
+            Self::Failed(why) => Some(Content::Refused(format!("cannot be read: {why}"))),
+            Self::Content(content) => Some(content),
+        }
+    }
+}
+
+/// Reads a file that has settled as `expected`.
+pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
+    match try_read(folder, name, kind, expected) {
+        Ok(read) => read,
+        Err(Error::Refused(why)) => refused(why),
+        Err(Error::Io(error)) if is_missing(&error) => Read::Changed,
+        // A change of the permissions causes an event.
+        Err(Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            refused(format!("cannot be read: {error}"))
+        }
+        Err(Error::Io(error)) => Read::Failed(why(&error)),
+    }
 }
 
 /// Reads a file of which only the digest is held. The error is a statement about the file: `is missing`.
@@ -302,23 +327,20 @@ fn why(error: &io::Error) -> String {
     error.to_string()
 }
 
-fn try_read(
-    folder: &Path,
-    name: &str,
-    kind: &Kind,
-    expected: Stamp,
-) -> Result<Option<Content>, Error> {
+fn try_read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Result<Read, Error> {
     let file = open(folder, name, kind)?;
     if stamp(&file.metadata()?) != expected {
-        return Ok(None);
+        return Ok(Read::Changed);
     }
     let content = if kind.held {
         Content::Bytes(regular::read(&file, kind.max)?.into())
     } else {
         Content::Digest(regular::digest(&file, kind.max)?)
     };
-    let is_unchanged = stamp(&file.metadata()?) == expected;
-    Ok(is_unchanged.then_some(content))
+    if stamp(&file.metadata()?) != expected {
+        return Ok(Read::Changed);
+    }
+    Ok(Read::Content(content))
 }
 
 /// Opens a file as the rules of its kind allow.
@@ -340,6 +362,10 @@ fn open(folder: &Path, name: &str, kind: &Kind) -> Result<File, Error> {
         return Err(Error::Refused(message.to_owned()));
     }
     regular::open(&target, kind.max)
+}
+
+fn refused(why: impl Into<String>) -> Read {
+    Read::Content(Content::Refused(why.into()))
 }
 
 /// Returns the names in a folder, with true for each folder.

@@ -439,11 +439,18 @@ async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
     let now = Instant::now();
     settling.scanned(&scan.found, now);
     let settled = settling.take(now + FILE_SETTLE);
+    let mut unreadable = BTreeMap::new();
     watched
-        .read(settled, &scan, &mut settling, &mut snapshot)
+        .read(
+            settled,
+            &scan,
+            &mut settling,
+            &mut snapshot,
+            &mut unreadable,
+        )
         .await;
     assert_eq!(snapshot.files["a.yaml"], Content::Pending);
-    assert!(settling.next().is_some());
+    assert!(settling.next().is_some() && unreadable.is_empty());
 }
 
 #[tokio::test]

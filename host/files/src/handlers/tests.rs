@@ -68,7 +68,13 @@ fn a_component_has_the_grants_beside_it() {
 
 #[test]
 fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_none() {
-    for (exists, words) in [(true, ""), (false, "DIR: is missing; create it and put")] {
+    for (exists, words) in [
+        (true, ""),
+        (
+            false,
+            "DIR: is missing, or is not a folder; create it and put",
+        ),
+    ] {
         let snapshot = Snapshot {
             complete: true,
             exists,

@@ -18,10 +18,16 @@ const MAX: u64 = 4 << 20;
 /// Reads the owners from the file in the state folder. An unreadable file counts as empty and is replaced. Blocks.
 pub fn read(folder: &Path) -> BTreeMap<String, Owner> {
     let file = regular::open(&folder.join(NAME), MAX);
-    let Ok(bytes) = file.and_then(|file| Ok(regular::read(&file, MAX)?)) else {
-        return BTreeMap::new();
+    let bytes = file.and_then(|file| Ok(regular::read(&file, MAX)?));
+    let owners = match bytes {
+        Err(regular::Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(BTreeMap::new())
+        }
+        bytes => bytes
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| own_yaml::read(&bytes).map_err(|error| error.to_string())),
     };
-    own_yaml::read(&bytes).unwrap_or_else(|error| {
+    owners.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot read the owner of each handler's name ({NAME}); each name now belongs to the first file that has it");
         BTreeMap::new()
     })

@@ -7,8 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::HttpError;
 
-/// Budget shared by the requests of one call: concurrent connections, and bytes on the wire in both directions. The host works for a
-/// request outside the guest's own CPU budget; this bounds that work.
+/// Budget shared by the requests of one call: concurrent connections, and bytes on the wire in both directions. The host works for an
+/// exchange outside the guest's own CPU budget; this bounds that work.
 #[derive(Debug)]
 pub struct Budget {
     permits: Arc<Semaphore>,

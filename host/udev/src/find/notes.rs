@@ -9,8 +9,8 @@ use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
-/// Number of near misses that are kept once there are eight times as many.
-const MOST_MISSED: usize = 1_000;
+/// Maximum number of notes; near misses are cut to this number once there are eight times as many.
+const MOST: usize = 1_000;
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
 /// Subject of a note about no single device.
@@ -84,10 +84,10 @@ impl<'a> Notes<'a> {
             miss,
             hint: None,
         });
-        if self.missed.len() > 8 * MOST_MISSED {
+        if self.missed.len() > 8 * MOST {
             self.sort();
-            self.forgotten += self.missed.len() - MOST_MISSED;
-            self.missed.truncate(MOST_MISSED);
+            self.forgotten += self.missed.len() - MOST;
+            self.missed.truncate(MOST);
         }
     }
 
@@ -158,8 +158,11 @@ impl<'a> Notes<'a> {
             };
             Some(near(told.devpath, rule, term, &why))
         });
-        let notes = globs.chain(as_regex).chain(missed).collect();
-        (notes, u64::try_from(self.forgotten).unwrap_or(u64::MAX))
+        let mut all = globs.chain(as_regex).chain(missed);
+        let notes = all.by_ref().take(MOST).collect();
+        // Counts the others one by one: the text of each may be long.
+        let dropped = self.forgotten + all.count();
+        (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
     }
 }
 
@@ -276,7 +279,7 @@ mod tests {
         notes.missed(0, "/devices/z", miss(2, None));
         notes.matched_as_regex(0, 0, "/devices/x00000");
         let (written, dropped) = notes.written(&rules, |_, _, _| None);
-        assert_eq!((written.len(), dropped), (3_001, 7_001));
+        assert_eq!((written.len(), dropped), (1_000, 9_002));
         let reasons: Vec<(&str, &str)> = written
             .iter()
             .take(3)
