@@ -177,9 +177,10 @@ impl Operations {
                     self.add("/status", &json!(now.status));
                     return;
                 }
-                if before.status.nodes.contains_key(node) {
+                if let Some(entry) = before.status.nodes.get(node) {
                     let path = format!("/status/nodes/{}/holders", token(node));
-                    self.add(&path, &json!(holders));
+                    let holders = (!holders.is_empty()).then(|| json!(holders));
+                    self.set(&path, !entry.holders.is_empty(), holders);
                 }
                 self.add("/status/used", &json!(now.status.used));
             }
