@@ -318,7 +318,7 @@ async fn sockets_that_are_left_are_replaced_and_those_that_vanish_are_made_again
             report
                 .problem
                 .as_ref()
-                .is_some_and(|why| why.contains("stop the other one"))
+                .is_some_and(|why| why.contains("stop that process"))
         })
         .await;
     second.stop().await;
