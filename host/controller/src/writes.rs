@@ -49,7 +49,7 @@ pub struct Done<K, V> {
     pub at: Instant,
 }
 
-/// What a task has to do next.
+/// Step that a task takes next.
 pub enum Step<K, V> {
     /// Records the outcome of writes.
     Ended(Vec<Done<K, V>>),

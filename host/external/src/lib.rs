@@ -51,7 +51,7 @@ use threads::Threads;
 
 /// Name of the agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
-/// What users can do instead if a socket cannot be created.
+/// Alternative remedy for a socket that cannot be created.
 const OTHER_FOLDER: &str = ", or choose another folder with --external-handlers-dir";
 /// Name of the file with the registrations in the state folder.
 const KEPT: &str = "external.json";
