@@ -140,10 +140,17 @@ impl Network {
 
 /// Follows the kernel for ever; retries after a failure.
 async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
+    let mut failures = 0_u32;
     loop {
-        if let Err(error) = publish_and_wait(&mut events, &sender).await {
-            tracing::warn!(%error, "cannot watch the network interfaces; retrying in {RETRY:?}");
-            sleep(RETRY).await;
+        match publish_and_wait(&mut events, &sender).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, "cannot watch the network interfaces; retrying in {RETRY:?}");
+                }
+                sleep(RETRY).await;
+            }
         }
         // A new socket has none of the events that came before the next reading.
         match Events::open() {

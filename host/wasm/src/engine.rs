@@ -62,7 +62,7 @@ pub(crate) fn engine() -> wasmtime::Result<Engine> {
         let why = format!("{error:#}");
         tracing::info!(
             why,
-            "no pool for the memory of guests, each call maps its own"
+            "pooling allocator unavailable; falling back to on-demand"
         );
         Engine::new(&engine_config()?)
     })

@@ -40,12 +40,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
             origin: input.origin,
         };
         if !refused.is_empty() {
-            let report = Report {
-                outcome: Outcome::InvalidDetails(refused),
-                explained: Vec::new(),
-                explained_dropped: 0,
-                call: CallStats::default(),
-            };
+            let report = Report::new(Outcome::InvalidDetails(refused), CallStats::default());
             let mut document = Document::new(handler.as_ref(), &node, &input.configuration, report);
             document.call = None;
             return show.show(&document);
