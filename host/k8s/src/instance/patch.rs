@@ -503,6 +503,25 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_holders_has_no_field_of_holders() {
+        let none = Edit::Holders {
+            node: "n".into(),
+            holders: BTreeMap::new(),
+        };
+        let of_holders = |seen: &Instance| -> Vec<Value> {
+            let patch = of(seen, std::slice::from_ref(&none)).unwrap();
+            let all = patch.as_array().unwrap().iter();
+            let all = all.filter(|one| one["path"] == "/status/nodes/n/holders");
+            all.map(|one| one["op"].clone()).collect()
+        };
+        let mut seen = base();
+        assert_eq!(of_holders(&seen), Vec::<Value>::new());
+        let entry = seen.status.nodes.get_mut("n").unwrap();
+        entry.holders = BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]);
+        assert_eq!(of_holders(&seen), ["remove"]);
+    }
+
+    #[test]
     fn what_is_written_whole_needs_the_version_that_was_seen() {
         let owner = OwnerReference {
             api_version: String::new(),
