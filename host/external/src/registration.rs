@@ -40,11 +40,11 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Serves the socket for ever. While another process serves it, reports that and retries.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
-        let bound = bind(&shared.socket(), OTHER_FOLDER).await;
+        let bound = bind(&shared.socket()).await;
         let (listener, made) = match bound {
             Ok(bound) => bound,
             Err(error) => {
-                shared.socket_problem(Some(error));
+                shared.socket_problem(Some(error.or(OTHER_FOLDER)));
                 sleep(SOCKET).await;
                 continue;
             }

@@ -58,9 +58,9 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     let own = config
         .folder
         .join(format!("{}.sock", handler.facts().description.name));
-    let (listener, made) = match bind(&own, OTHER_FOLDER).await {
+    let (listener, made) = match bind(&own).await {
         Ok(bound) => bound,
-        Err(why) => return Error(format!(": {why}")),
+        Err(error) => return Error(format!(": {}", error.or(OTHER_FOLDER))),
     };
     let ended = Arc::new(Ended::default());
     let request = RegisterDiscoveryHandlerRequest {

@@ -63,11 +63,13 @@ pub(crate) async fn bind(path: &Path) -> Result<(UnixListener, Socket), String> 
     if session.as_os_str().len() > MAX_PATH {
         // The random part would make each text another one.
         let shown = path.with_extension("00000000.sock");
-        return Err(Error::TooLong.describe(&shown, ", or choose a shorter folder"));
+        return Err(Error::TooLong(shown).or(", or choose a shorter folder"));
     }
-    let (listener, file) = leafhost_uds::bind(path, "").await?;
+    let (listener, file) = leafhost_uds::bind(path)
+        .await
+        .map_err(|error| error.to_string())?;
     let linked = std::fs::hard_link(path, &session).and_then(|()| SocketFile::at(&session));
-    let linked = linked.map_err(|error| Error::from(error).describe(path, ""))?;
+    let linked = linked.map_err(|error| Error::io(path, error).to_string())?;
     let name = session.file_name().unwrap_or_default().to_string_lossy();
     let socket = Socket {
         session: name.into_owned(),

@@ -32,44 +32,55 @@ pub fn lacks_files(error: &io::Error) -> bool {
     matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
-/// Error of creating a socket.
-#[derive(Debug)]
+/// Error of creating a socket. Its text contains the reason and the remedy.
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another process serves the socket.
-    Served,
+    #[error("another process serves {}, perhaps another agent; stop that process", .0.display())]
+    Served(PathBuf),
     /// Another kind of file has the name.
-    Foreign,
+    #[error("{} exists and is not a socket; remove it", .0.display())]
+    Foreign(PathBuf),
     /// The path is too long for a socket.
-    TooLong,
-    /// Error of the system.
-    Io(io::Error),
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error("{} has more than {MAX_PATH} bytes and cannot be a socket; shorten it", .0.display())]
+    TooLong(PathBuf),
+    /// No file descriptor is free.
+    #[error("cannot create the socket {} ({source}); {MORE_FILES}", .path.display())]
+    NoDescriptor {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// Another error of the system.
+    #[error(
+        "cannot create the socket {} ({source}); run as root, and make sure that the folder exists and is writable",
+        .path.display()
+    )]
+    Io {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
 }
 
 impl Error {
-    /// Returns the reason why the socket could not be created, with the remedy. `otherwise`, which may be empty, ends the
-    /// text: what the user can do instead.
-    pub fn describe(&self, path: &Path, otherwise: &str) -> String {
-        let path = path.display();
+    /// Converts an error of the system.
+    pub fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        if lacks_files(&source) {
+            return Self::NoDescriptor { path, source };
+        }
+        Self::Io { path, source }
+    }
+
+    /// Returns the text with another remedy at the end, such as `, or choose another folder`, if another path may be free
+    /// of the error.
+    pub fn or(&self, other: &str) -> String {
         match self {
-            Self::Served => format!(
-                "another process serves {path}, perhaps another agent; stop that process{otherwise}"
-            ),
-            Self::Foreign => format!("{path} exists and is not a socket; remove it{otherwise}"),
-            Self::TooLong => format!(
-                "{path} has more than {MAX_PATH} bytes and cannot be a socket; shorten it{otherwise}"
-            ),
-            Self::Io(error) if lacks_files(error) => {
-                format!("cannot create the socket {path} ({error}); {MORE_FILES}")
-            }
-            Self::Io(error) => format!(
-                "cannot create the socket {path} ({error}); run as root, and make sure that the folder exists and is writable{otherwise}"
-            ),
+            Self::NoDescriptor { .. } => self.to_string(),
+            _ => format!("{self}{other}"),
         }
     }
 }
@@ -135,26 +146,28 @@ fn identity(path: &Path) -> io::Result<Identity> {
 /// process serves.
 ///
 /// # Errors
-/// Returns what [`Error::describe`] returns.
-pub async fn bind(path: &Path, otherwise: &str) -> Result<(UnixListener, RemovedOnDrop), String> {
-    let created = create(path).await;
-    created.map_err(|error| error.describe(path, otherwise))
-}
-
-async fn create(path: &Path) -> Result<(UnixListener, RemovedOnDrop), Error> {
+/// Fails if another process serves the socket, if another kind of file has the name, or if the system refuses the path.
+pub async fn bind(path: &Path) -> Result<(UnixListener, RemovedOnDrop), Error> {
     if path.as_os_str().len() > MAX_PATH {
-        return Err(Error::TooLong);
+        return Err(Error::TooLong(path.to_owned()));
     }
+    let failed = |error| Error::io(path, error);
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-        Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign),
-        Ok(_) if remove_stale(path).await? => {}
-        Ok(_) => return Err(Error::Served),
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Error::Foreign(path.to_owned()));
+        }
+        Ok(_) if remove_stale(path).await.map_err(failed)? => {}
+        Ok(_) => return Err(Error::Served(path.to_owned())),
     }
+    listen(path).map_err(failed)
+}
+
+fn listen(path: &Path) -> io::Result<(UnixListener, RemovedOnDrop)> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     // The mode is set before `bind`: afterwards the name may already be another file's.
-    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(WAITING)?;
     let listener = UnixListener::from_std(OwnedFd::from(socket).into())?;
@@ -192,22 +205,22 @@ mod tests {
     async fn one_that_nobody_serves_is_replaced_and_one_that_is_served_or_foreign_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
-        let (listener, file) = create(&path).await.unwrap();
+        let (listener, file) = bind(&path).await.unwrap();
         // Keep the inode in use, or the next file would get it.
         std::fs::hard_link(&path, dir.path().join("kept")).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(matches!(create(&path).await, Err(Error::Served)));
+        assert!(matches!(bind(&path).await, Err(Error::Served(_))));
         assert!(!remove_stale(&path).await.unwrap());
         drop(listener);
         assert!(path.exists(), "as after a kill");
-        let (_listener, second) = create(&path).await.unwrap();
+        let (_listener, second) = bind(&path).await.unwrap();
         drop(file);
         assert!(path.exists(), "it is another one by now");
         drop(second);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        assert!(matches!(create(&path).await, Err(Error::Foreign)));
+        assert!(matches!(bind(&path).await, Err(Error::Foreign(_))));
         assert!(path.exists());
     }
 
@@ -216,9 +229,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rest = MAX_PATH - dir.path().as_os_str().len() - 1;
         let longest = dir.path().join("x".repeat(rest));
-        create(&longest).await.unwrap();
+        bind(&longest).await.unwrap();
         let longer = dir.path().join("x".repeat(rest + 1));
-        assert!(matches!(create(&longer).await, Err(Error::TooLong)));
+        assert!(matches!(bind(&longer).await, Err(Error::TooLong(_))));
     }
 
     #[tokio::test]
@@ -226,7 +239,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         for replaced in [false, true] {
-            let (_listener, file) = create(&path).await.unwrap();
+            let (_listener, file) = bind(&path).await.unwrap();
             let change = async {
                 tokio::task::yield_now().await;
                 std::fs::rename(&path, dir.path().join("moved")).unwrap();

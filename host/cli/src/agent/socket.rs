@@ -29,8 +29,9 @@ pub async fn bind(
     group: Option<&Group>,
 ) -> Result<(UnixListener, RemovedOnDrop)> {
     let socket = socket_in(state_dir);
-    let bound = leafhost_uds::bind(&socket, ", or choose another folder with --state-dir").await;
-    let (listener, file) = bound.map_err(Error::msg)?;
+    let bound = leafhost_uds::bind(&socket).await;
+    let (listener, file) = bound
+        .map_err(|error| Error::msg(error.or(", or choose another folder with --state-dir")))?;
     if let Some(group) = group {
         let gid = Some(group.gid.as_raw());
         for (path, mode) in [(socket.as_path(), 0o660), (state_dir, 0o710)] {

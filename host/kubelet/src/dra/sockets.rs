@@ -66,8 +66,9 @@ impl Serving {
                 format!("cannot create the folder {folder} ({error}); run as root")
             })?;
         }
-        let (called, called_file) = bind(&plugin, "").await?;
-        let (registered, registered_file) = bind(&registry, "").await?;
+        let (called, called_file) = bind(&plugin).await.map_err(|error| error.to_string())?;
+        let (registered, registered_file) =
+            bind(&registry).await.map_err(|error| error.to_string())?;
         let end = CancellationToken::new();
         let service = service::Service {
             preparer: Arc::clone(&task.preparer),
