@@ -49,6 +49,7 @@ pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
     controller(cluster, space.name())?;
     names(cluster, space.name())?;
     pools(cluster, space.name())?;
+    classes(cluster, space.name())?;
     webhook(cluster)
 }
 
@@ -218,6 +219,83 @@ fn pools(cluster: &Cluster, space: &str) -> Result<()> {
             "metadata:",
         ),
     ] {
+        refused(what, done, by)?;
+    }
+    Ok(())
+}
+
+/// Tries writes of DeviceClasses: those of others decide which devices their pods get.
+fn classes(cluster: &Cluster, space: &str) -> Result<()> {
+    const OWN: &str = "device.driver == \"leafhost.dev\" && device.attributes[\"leafhost.dev\"].configuration == \"cams\"";
+    let controller = Account::new(cluster, "controller", space);
+    let class = |name: &str, spec: Value| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name,
+            "labels": {"leafhost.dev/configuration": "cams"}}, "spec": spec})
+    };
+    let selecting = |expression: &str| json!({"selectors": [{"cel": {"expression": expression}}]});
+    let made = |spec: Value| controller.create(&class("attacked.akri.sh", spec));
+    let mut extended = selecting(OWN);
+    extended["extendedResourceName"] = json!("akri.sh/cams");
+    made(extended.clone())?;
+    extended["extendedResourceName"] = json!("vendor.example/gpu");
+    let mut others = class(
+        "attacked.vendor.example",
+        selecting("device.driver == \"vendor.example\""),
+    );
+    others["metadata"]["labels"].take();
+    let unlabelled = || controller.create(&others);
+    within(Duration::from_mins(1), "the policy is in effect", || {
+        refused("a class without the label", unlabelled(), "metadata.labels")
+    })?;
+    cluster.kubectl_with(&["create", "--filename", "-"], &others.to_string())?;
+    let target = ["deviceclass", "attacked.vendor.example"];
+    let mut configured = selecting(OWN);
+    configured["config"] = json!([{"opaque": {"driver": "vendor.example", "parameters": {}}}]);
+    let mut owned = class("attacked.akri.sh", selecting(OWN));
+    owned["metadata"]["finalizers"] = json!(["example.com/stays"]);
+    let attacks = [
+        (
+            "a class of others deleted",
+            controller.kubectl(&[&["delete"], &target[..]].concat(), ""),
+            "metadata.labels",
+        ),
+        (
+            "a class of others changed",
+            controller.patch(
+                &target,
+                &json!({"metadata": {"labels": {"leafhost.dev/configuration": "cams"}}, "spec": selecting(OWN)}),
+            ),
+            "metadata.labels",
+        ),
+        (
+            "a class of another driver's devices",
+            made(selecting("device.driver == \"vendor.example\"")),
+            "spec:",
+        ),
+        (
+            "a class of all devices",
+            made(json!({"selectors": []})),
+            "spec:",
+        ),
+        (
+            "a class that also selects other devices",
+            made(selecting(&format!("{OWN} || true"))),
+            "spec:",
+        ),
+        ("a class with a config", made(configured), "spec:"),
+        (
+            "a class with a finalizer",
+            controller.create(&owned),
+            "metadata:",
+        ),
+        (
+            "a class with the resource of others",
+            made(extended),
+            "spec.extendedResourceName",
+        ),
+    ];
+    cluster.kubectl(&[&["delete"], &target[..]].concat())?;
+    for (what, done, by) in attacks {
         refused(what, done, by)?;
     }
     Ok(())
