@@ -306,7 +306,6 @@ impl SlotTable {
                     lost: false,
                     absence: Absence::default(),
                 },
-                kubelet: snapshot.kubelet_run,
                 ..SlotState::default()
             };
             tracing::info!(
