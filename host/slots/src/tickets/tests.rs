@@ -565,6 +565,28 @@ fn what_is_not_known_yet_of_a_pod_and_pods_that_are_over_mislead_nobody() {
         model::next(&all, &admission, &none, &over, None),
         Next::Nobody
     );
+    // The kubelet has a ticket of it: the pod waits for the devices of its next container.
+    let first = ("uid-two".to_owned(), "init".to_owned());
+    admission.served.insert(first);
+    let next = model::next(&all, &admission, &none, &over, None);
+    assert!(matches!(next, Next::Container("uid-two", ..)), "{next:?}");
+}
+
+#[test]
+fn a_pod_with_a_ticket_counts_as_seen_by_that_run_of_the_kubelet_alone() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let set = Fixture::new(&[("gpu", &[a, b])]).instances;
+    let mut history = TicketHistory::default();
+    let held = ticket(0);
+    let none = BTreeSet::new();
+    for seen in [snapshot(1, &[(&held, "one")]), snapshot(1, &[])] {
+        history.observe(NODE, &set, &seen, (&none, Duration::from_mins(5)));
+        let own = BTreeSet::from(["uid-one".to_owned()]);
+        assert_eq!(history.seen_by(Some(kubelet(1))), own);
+        assert_eq!(history.seen_by(Some(kubelet(2))), none);
+    }
 }
 
 #[test]
