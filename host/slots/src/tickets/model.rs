@@ -115,8 +115,7 @@ pub fn next<'a>(
         next.map(|wanted| (uid, reservation, wanted))
     });
     let mut waiting: Vec<_> = waiting.collect();
-    if waiting.len() > 1
-        && let Some(locked) = locked
+    if let Some(locked) = locked
         && waiting.iter().any(|(uid, ..)| *uid == locked)
     {
         waiting.retain(|(uid, ..)| *uid == locked);

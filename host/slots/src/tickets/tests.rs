@@ -530,6 +530,20 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
     let set = Fixture::new(&[("gpu", std::slice::from_ref(&a))]).instances;
     let seen = TicketHistory::default().observe(NODE, &set, &early, (&none, grace));
     assert_eq!(seen.back, []);
+    // An earlier agent has seen the ticket of the pod that has ended since.
+    let status = a.status.nodes.get_mut(NODE).unwrap();
+    let holder = ("gpu-a1-0".to_owned(), "default/one".to_owned());
+    status.holders.extend([holder]);
+    let set = Fixture::new(&[("gpu", &[a])]).instances;
+    let seen = TicketHistory::default().observe(NODE, &set, &early, (&none, grace));
+    assert_eq!(seen.back.len(), 1);
+    // If this agent has looked before, the holder may be an earlier pod of that name.
+    let mut history = TicketHistory::default();
+    let free = Fixture::new(&[("gpu", &[gpu("a1")])]).instances;
+    for set in [&free, &set] {
+        let seen = history.observe(NODE, set, &early, (&none, grace));
+        assert_eq!(seen.back, []);
+    }
 }
 
 #[test]
@@ -581,11 +595,33 @@ fn a_pod_with_a_ticket_counts_as_seen_by_that_run_of_the_kubelet_alone() {
     let mut history = TicketHistory::default();
     let held = ticket(0);
     let none = BTreeSet::new();
-    for seen in [snapshot(1, &[(&held, "one")]), snapshot(1, &[])] {
-        history.observe(NODE, &set, &seen, (&none, Duration::from_mins(5)));
+    for (seen, back) in [
+        (snapshot(1, &[(&held, "one")]), vec![]),
+        (snapshot(1, &[]), vec![Reason::GivenBack]),
+    ] {
+        let seen = history.observe(NODE, &set, &seen, (&none, Duration::from_mins(5)));
+        let reasons: Vec<Reason> = seen.back.iter().map(|(_, _, reason)| *reason).collect();
+        assert_eq!(reasons, back);
         let own = BTreeSet::from(["uid-one".to_owned()]);
         assert_eq!(history.seen_by(Some(kubelet(1))), own);
         assert_eq!(history.seen_by(Some(kubelet(2))), none);
+    }
+}
+
+#[test]
+fn the_slot_of_a_pod_without_a_ticket_is_kept_while_the_pod_is_on_the_node() {
+    let mut a = gpu("a1");
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let set = Fixture::new(&[("gpu", &[a])]).instances;
+    let mut history = TicketHistory::default();
+    let mut waiting = snapshot(1, &[]);
+    let grace = Duration::from_mins(5);
+    let pod = "default/one".to_owned();
+    for (active, back) in [(true, 0), (true, 0), (false, 0), (false, 1)] {
+        waiting.active = BTreeSet::from_iter(active.then(|| pod.clone()));
+        let seen = history.observe(NODE, &set, &waiting, (&BTreeSet::new(), grace));
+        assert_eq!(seen.back.len(), back);
+        waiting.begun += grace;
     }
 }
 
