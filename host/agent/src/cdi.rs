@@ -19,13 +19,15 @@ use leafhost_core::text::chain;
 use leafhost_core::wait::{SourceEnded, publish, until};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub mod spec;
 
 /// Interval at which the folder is read even if nothing changed, because other programs write there, too.
 const BACKSTOP: Duration = Duration::from_mins(1);
+/// Time after a pass within which changes are written together: a change of one device writes the whole spec of its Configuration.
+const SPACING: Duration = Duration::from_millis(250);
 
 /// Report of the offer task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,6 +83,10 @@ impl CdiTask {
                 () = until(Some(self.next)) => {}
             }
             self.pass(&shutdown).await;
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = sleep(SPACING) => {}
+            }
         }
     }
 

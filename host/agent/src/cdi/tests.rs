@@ -1,5 +1,6 @@
 //! CDI specs, as computed and as written to the folder.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -431,8 +432,8 @@ fn an_equal_spec_is_not_written_and_a_damaged_one_is() {
 
 struct Bench {
     report: watch::Receiver<Arc<CdiReport>>,
-    _devices: watch::Sender<Arc<DeviceSnapshot>>,
-    _instances: watch::Sender<Arc<InstanceSet>>,
+    devices: watch::Sender<Arc<DeviceSnapshot>>,
+    instances: watch::Sender<Arc<InstanceSet>>,
     _task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
@@ -443,8 +444,8 @@ fn start(dir: &tempfile::TempDir, home: (DeviceSnapshot, InstanceSet)) -> Bench 
     let task = tokio::spawn(task.run(CancellationToken::new()));
     Bench {
         report,
-        _devices: devices,
-        _instances: instances,
+        devices,
+        instances,
         _task: AbortOnDropHandle::new(task),
     }
 }
@@ -506,4 +507,30 @@ async fn a_file_that_somebody_removed_comes_back() {
     })
     .await
     .expect("the file is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_that_appear_one_after_another_are_written_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = start(&dir, cams(vec![camera("foo0")]));
+    wait_for(&bench.report, |report| !report.kinds.is_empty()).await;
+    let mut cameras = vec![camera("foo0")];
+    let mut written = BTreeSet::new();
+    while cameras.len() < 50 {
+        cameras.push(camera(&format!("foo{}", cameras.len())));
+        let (devices, instances) = cams(cameras.clone());
+        bench.devices.send_replace(Arc::new(devices));
+        bench.instances.send_replace(Arc::new(instances));
+        tokio::time::sleep(SPACING / 25).await;
+        written.insert(names(&specs(&folder(&dir))["cams"]).len());
+    }
+    assert!(written.len() <= 4, "{written:?}");
+    let count = || names(&specs(&folder(&dir))["cams"]).len();
+    tokio::time::timeout(SPACING * 3, async {
+        while count() < 50 + 1 {
+            tokio::time::sleep(SPACING / 25).await;
+        }
+    })
+    .await
+    .expect("all are there");
 }
