@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::lan::Lan;
 use leafhost_tests::peer::Peer;
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 
 use crate::calls::{self, Call};
-use crate::cameras::{agent, pass, start_cameras};
+use crate::cameras::{agent, start_cameras};
 use crate::table::Line;
 use crate::{median_and_worst, seconds};
 

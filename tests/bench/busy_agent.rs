@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
+use leafhost_tests::wait::pass;
 use serde_json::Value;
 
 use crate::installed::{DEVICES_OF_EACH, HANDLERS, ONE_OF_EACH, as_installed};
-use crate::process::{Memory, pass};
+use crate::process::Memory;
 use crate::statistics::metric;
 
 /// Devices for which the bench triggers change events.

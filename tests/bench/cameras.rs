@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::lan::{Host, Lan};
 use leafhost_tests::peer::{self, Peer};
-use leafhost_tests::wait::within;
+use leafhost_tests::program::processor_time;
+use leafhost_tests::wait::pass;
 
 use crate::calls::{self, Call};
 use crate::table::Line;
@@ -109,11 +110,10 @@ fn unchanged(client: &Host) -> Result<Line> {
         cpus.push(last.cpu);
     }
     let pid = home.pid()?;
-    let used = ticks(pid)?;
+    let used = processor_time(pid)?;
     pass(QUIET)?;
-    let used = ticks(pid)? - used;
+    let used = processor_time(pid)?.saturating_sub(used);
     let looks = QUIET.as_secs_f64() / INTERVAL.as_secs_f64();
-    let process = Duration::from_millis(10) * used;
     let after = files(&home)?;
     let changed = changed(&before, &after);
     let (median, worst) = median_and_worst(&mut cpus);
@@ -126,7 +126,7 @@ fn unchanged(client: &Host) -> Result<Line> {
         reference: format!(
             "median {}; all of the agent {} of CPU a call; {} files watched{}",
             ms(median),
-            ms(process.div_f64(looks)),
+            ms(used.div_f64(looks)),
             before.len(),
             changed
                 .first()
@@ -221,24 +221,6 @@ fn changed<'a>(
     gone.chain(new.map(|(path, _)| path))
         .map(PathBuf::as_path)
         .collect()
-}
-
-/// Returns the CPU time of a process in hundredths of a second.
-fn ticks(pid: u32) -> Result<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("no stat")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let field =
-        |index: usize| -> Result<u32> { Ok(fields.get(index).context("a short stat")?.parse()?) };
-    Ok(field(11)? + field(12)?)
-}
-
-pub fn pass(time: Duration) -> Result<()> {
-    let begun = Instant::now();
-    within(time * 2, "that time has passed", || {
-        ensure!(begun.elapsed() > time);
-        Ok(())
-    })
 }
 
 fn ms(time: Duration) -> String {

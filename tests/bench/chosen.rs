@@ -13,12 +13,11 @@ use leafhost_tests::cluster::{Cluster, Namespace, Node, Pod, Timed};
 use leafhost_tests::scheduling::{
     AGENT, ALLOCATED, DEVICES, LOCKED, Scheduling, exactly, indices, of, values,
 };
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 use serde_json::{Value, json};
 
 use crate::histogram::Histogram;
 use crate::joined::{agent, collection, instances, seconds, until_instances};
-use crate::process::pass;
 use crate::scheduled::{METRICS, metrics};
 use crate::statistics::{ms, quantile};
 use crate::table::Line;

@@ -10,14 +10,14 @@ use anyhow::{Context, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
 use leafhost_tests::cluster::{Cluster, Namespace};
 use leafhost_tests::scheduling::{AGENT, DEVICES, Scheduling, exactly, of};
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::chosen::{between, calls};
 use crate::empty_extender::EmptyExtender;
 use crate::joined::{client, collection};
-use crate::process::{Memory, mb, pass};
+use crate::process::{Memory, mb};
 use crate::statistics::metric;
 use crate::table::Line;
 

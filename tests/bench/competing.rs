@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::Cluster;
 use leafhost_tests::contest::Contest;
+use leafhost_tests::program::processor_time;
 use leafhost_tests::random::Random;
 use leafhost_tests::slot_history::{Recorder, holders};
 use leafhost_tests::stand_in_node::{StandInNode, configure, instances_path, name_of, until_seen};
@@ -61,6 +62,12 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     };
     runtime.block_on(all_listed)?;
     let recorder = Recorder::start(cluster.api(), space.name())?;
+    let server = cluster.server().pid()?;
+    let agents = || -> Result<Duration> {
+        let each = nodes.iter().map(|node| processor_time(node.home.pid()?));
+        each.sum()
+    };
+    let (server_before, agents_before) = (processor_time(server)?, agents()?);
     let contest = Contest {
         space: space.name().to_owned(),
         instances,
@@ -84,13 +91,17 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         Ok(())
     })?;
     let took = begun.elapsed();
+    let server_used = processor_time(server)?.saturating_sub(server_before);
+    let agents_used = agents()?.saturating_sub(agents_before);
     let history = recorder.finish()?;
     outcome.waits.sort();
     let claims = u32::try_from(outcome.waits.len())?;
     for node in &mut nodes {
         node.home.stop(Signal::SIGTERM)?;
     }
+    let before = processor_time(server)?;
     let mut alone = runtime.block_on(patch_alone(cluster, space.name(), &contest.instances))?;
+    let server_alone = processor_time(server)?.saturating_sub(before) / u32::try_from(CLAIMS)?;
     alone.waits.sort();
     Ok(vec![Line {
         what: format!(
@@ -103,7 +114,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         ),
         target: "≥ 100 / ≤ 50 ms".into(),
         reference: format!(
-            "{claims} claims, p50 {}; {} were refused; {} versions of Instances, a slot went to the other node {} times; first to last claim {:.1} s, {:.2} × the time of a client that does nothing but {CLAIMS} such claims and releases, p50 {}, p99 {}",
+            "{claims} claims, p50 {}; {} were refused; {} versions of Instances, a slot went to the other node {} times; first to last claim {:.1} s, {:.2} × the time of a client that does nothing but {CLAIMS} such claims and releases, p50 {}, p99 {}; processor time of the API server for a claim with its release {}, of both agents {}, of the API server for that client {}",
             ms(quantile(&outcome.waits, 0.5)),
             outcome.refused,
             history.versions,
@@ -111,7 +122,10 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
             claimed.as_secs_f64(),
             claimed.as_secs_f64() / alone.took.as_secs_f64(),
             ms(quantile(&alone.waits, 0.5)),
-            ms(quantile(&alone.waits, 0.99))
+            ms(quantile(&alone.waits, 0.99)),
+            ms(server_used / claims),
+            ms(agents_used / claims),
+            ms(server_alone)
         ),
     }])
 }

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{Cluster, Namespace};
 use leafhost_tests::program::{self, handler, leafhost};
+use leafhost_tests::wait::pass;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::joined::{agent, collection, configure, until_instances};
-use crate::process::pass;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 

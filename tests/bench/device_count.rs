@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
+use leafhost_tests::wait::pass;
 use serde_json::Value;
 
 use crate::busy_agent::configuration;
 use crate::installed::as_installed;
-use crate::process::{Memory, mb, pass};
+use crate::process::{Memory, mb};
 use crate::statistics::quantile;
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};

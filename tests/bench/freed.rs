@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Container, Pod};
 use leafhost_tests::stand_in_node::{StandInNode, configure, name_of, until_seen};
-use leafhost_tests::wait::TIMEOUT;
+use leafhost_tests::wait::{TIMEOUT, pass};
 
 use crate::joined::agent;
-use crate::process::pass;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 

@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use leafhost_tests::agent::Home;
 use leafhost_tests::program;
 use leafhost_tests::requirement::{self, Missing};
+use leafhost_tests::wait::pass;
 use leafhost_tests::zram::{self, Zram};
 
 use crate::busy_agent::configuration;
 use crate::disk;
-use crate::process::pass;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};

@@ -10,10 +10,11 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::lan::{self, Host, Lan};
 use leafhost_tests::requirement;
+use leafhost_tests::wait::pass;
 
 use crate::busy_agent::{configuration, one_of_each};
 use crate::installed::HANDLERS;
-use crate::process::{field, pass};
+use crate::process::field;
 use crate::table::Line;
 
 /// Time for the start to finish.

@@ -5,11 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use leafhost_tests::cluster::Cluster;
 use leafhost_tests::program::leafhost;
+use leafhost_tests::wait::pass;
 use serde_json::Value;
 
 use crate::installed::{DEVICES_OF_EACH, HANDLERS, ONE_OF_EACH};
 use crate::joined::{agent, configure, until_instances};
-use crate::process::{Memory, forget, mb, pass};
+use crate::process::{Memory, forget, mb};
 use crate::table::Line;
 
 const INSTANCES: usize = 100;

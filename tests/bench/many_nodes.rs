@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Namespace};
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 use leafhost_tests::write_proxy::WriteProxy;
 use serde_json::{Value, json};
 
 use crate::joined::{collection, configure};
-use crate::process::{Memory, mb, pass};
+use crate::process::{Memory, mb};
 use crate::simulated::{CONFIGURATIONS, HANDLER, LOCAL, Process, SHARED, SHARED_OF_NODE, name};
 use crate::table::Line;
 

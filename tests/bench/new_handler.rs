@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::program;
+use leafhost_tests::wait::pass;
 
 use crate::busy_agent::configuration;
 use crate::disk;
-use crate::process::pass;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};

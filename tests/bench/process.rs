@@ -2,10 +2,8 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use leafhost_tests::wait::within;
+use anyhow::{Context, Result};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 /// Memory of a process in KiB.
@@ -46,15 +44,6 @@ pub fn forget(path: &Path) -> Result<()> {
         )?)
     });
     dropped.with_context(|| format!("cannot have {} read anew", path.display()))
-}
-
-/// Waits for this time.
-pub fn pass(time: Duration) -> Result<()> {
-    let begun = Instant::now();
-    within(time * 2, "that time has passed", || {
-        ensure!(begun.elapsed() > time);
-        Ok(())
-    })
 }
 
 /// Returns a number from a status file of the kernel.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::agent::Home;
 use leafhost_tests::cluster::{self, Node};
-use leafhost_tests::wait::within;
+use leafhost_tests::program::processor_time;
+use leafhost_tests::wait::{pass, within};
 use nix::sys::signal::Signal;
 
 use crate::statistics::metric as number;
@@ -121,35 +122,17 @@ fn at_rest(home: &Home) -> Result<Line> {
         .parse()?;
     // The agent keeps listed IDs for 30 s and then removes them in one last step.
     pass(REST + Duration::from_secs(5))?;
-    let before = ticks(pid)?;
+    let before = processor_time(pid)?;
     let begun = Instant::now();
     pass(REST)?;
-    let used = ticks(pid)? - before;
-    let share = f64::from(used) / 100.0 / begun.elapsed().as_secs_f64() * 100.0;
+    let used = processor_time(pid)?.saturating_sub(before);
+    let share = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
     Ok(Line {
         what: "1,000 devices at rest: resident memory / share of a core".into(),
         value: format!("{} MB / {share:.2} %", rss / 1024),
         target: "≤ 60 MB / < 0.1 %".into(),
         reference: format!("over {} s", REST.as_secs()),
     })
-}
-
-fn pass(time: Duration) -> Result<()> {
-    let begun = Instant::now();
-    within(time * 2, "that time has passed", || {
-        ensure!(begun.elapsed() > time);
-        Ok(())
-    })
-}
-
-/// Returns the CPU time of a process in hundredths of a second.
-fn ticks(pid: u32) -> Result<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("no stat")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let field =
-        |index: usize| -> Result<u32> { Ok(fields.get(index).context("a short stat")?.parse()?) };
-    Ok(field(11)? + field(12)?)
 }
 
 fn seconds(time: Duration) -> String {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Container, Namespace, Node, Pod};
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         // The agent restores a slice that is deleted repeatedly with growing delays, so it is restarted.
         home.stop(Signal::SIGTERM)?;
         home.start(&["--metrics-listen", METRICS])?;
-        crate::process::pass(Duration::from_secs(20))?;
+        pass(Duration::from_secs(20))?;
     }
     back.sort();
     lines.push(Line {
@@ -127,7 +127,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         .sum();
     let before = value(node, "leafhost_slice_writes_total", "changed")?;
     turn(cluster, &space, "many", "dra")?;
-    crate::process::pass(Duration::from_secs(5))?;
+    pass(Duration::from_secs(5))?;
     let after = value(node, "leafhost_slice_writes_total", "changed")?;
     lines.push(Line {
         what: format!("{DEVICES} local devices offered to the scheduler: time / bytes / writes if nothing changes"),

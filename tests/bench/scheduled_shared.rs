@@ -1,18 +1,17 @@
 //! Cost of 1,000 cameras that two nodes share, for the scheduler and the agents, compared with a copy of their slices made by hand.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Container, Namespace, Node, Pod};
-use leafhost_tests::wait::within;
+use leafhost_tests::program::processor_time;
+use leafhost_tests::wait::{pass, within};
 use nix::sys::signal::Signal;
-use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
 
 use crate::brokers::Controller;
 use crate::joined::{agent, collection, configure, seconds, until_instances};
-use crate::process::{Memory, mb, pass};
+use crate::process::{Memory, mb};
 use crate::scheduled::{SLICES, define, slices, turn};
 use crate::table::Line;
 
@@ -135,7 +134,7 @@ fn schedule(
         node.stop_kubelet(Signal::SIGKILL)?;
     }
     let pid = cluster.scheduler().pid()?;
-    let before = used(pid)?;
+    let before = processor_time(pid)?;
     for number in 0..PODS {
         let claims = json!([{"name": "camera", "resourceClaimTemplateName": name}]);
         let pod = Pod::new(
@@ -155,7 +154,7 @@ fn schedule(
         ensure!(found == PODS, "{found} of {PODS}");
         Ok(())
     });
-    let took = used(pid)?.saturating_sub(before);
+    let took = processor_time(pid)?.saturating_sub(before);
     for node in &nodes {
         node.start_kubelet()?;
     }
@@ -189,18 +188,6 @@ fn schedule(
         Ok(())
     })?;
     scheduled.map(|()| took)
-}
-
-/// Returns the processor time that a process has used.
-fn used(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
-    // The state is the third field of the file; user time and system time are the 14th and 15th.
-    let fields = fields.split(' ').skip(11).take(2);
-    let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
-    let frequency = sysconf(SysconfVar::CLK_TCK)?.context("no frequency")?;
-    let frequency = u64::try_from(frequency)?;
-    Ok(Duration::from_millis(ticks * 1000 / frequency))
 }
 
 fn devices(slice: &Value) -> usize {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use leafhost_tests::cluster::{Cluster, Namespace};
-use leafhost_tests::wait::within;
+use leafhost_tests::wait::{pass, within};
 
 use crate::joined::{agent, collection, configure, instances, until_instances};
-use crate::process::pass;
 use crate::table::Line;
 
 /// Number of local devices of each node.

@@ -1,8 +1,10 @@
 //! Paths of the workspace's programs, and functions that run programs.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -132,4 +134,14 @@ pub fn finish(mut command: Command) -> Result<Ended> {
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+/// Returns the processor time that a process has used, user and system time together.
+pub fn processor_time(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
+    // The state is the third field of the file; user time and system time are the 14th and 15th, in hundredths of a second.
+    let fields = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
+    Ok(Duration::from_millis(ticks * 10))
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 /// Time limit for any condition, generous for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
@@ -28,4 +28,13 @@ pub fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Result<T
             Err(_) => std::thread::sleep(Duration::from_millis(25)),
         }
     }
+}
+
+/// Waits for this time. For measures only: a test waits for a condition.
+pub fn pass(time: Duration) -> Result<()> {
+    let begun = Instant::now();
+    within(time * 2, "that time has passed", || {
+        ensure!(begun.elapsed() > time);
+        Ok(())
+    })
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::cluster::Cluster;
+use leafhost_tests::program::processor_time;
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 use ureq::http::request::Builder;
@@ -61,16 +62,6 @@ fn good(answer: Response<ureq::Body>) -> Result<()> {
         bail!("{status}: {}", answer.into_body().read_to_string()?);
     }
     Ok(())
-}
-
-/// Returns the processor time of a process in milliseconds.
-fn processor_time(pid: u32) -> Result<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = text.rsplit_once(')').context("no name")?;
-    let mut times = fields.split_whitespace().skip(11).take(2);
-    let mut next = || -> Result<u32> { Ok(times.next().context("no time")?.parse()?) };
-    // A tick of the kernel is 10 ms.
-    Ok((next()? + next()?) * 10)
 }
 
 /// Measured write; the number makes it differ from the one before.
@@ -151,7 +142,8 @@ fn measure(cluster: &'static Cluster) -> Result<()> {
             for number in 0..WRITES {
                 write(number)?;
             }
-            let used = f64::from(processor_time(pid)? - before) / f64::from(WRITES);
+            let used =
+                processor_time(pid)?.saturating_sub(before).as_secs_f64() * 1e3 / f64::from(WRITES);
             let taken = begun.elapsed().as_secs_f64() * 1e3 / f64::from(WRITES);
             println!(
                 "{what}, beside {count} Configurations: {used:.1} ms of the API server's processor time, done after {taken:.1} ms"
