@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::random::{self, Random};
+use leafhost_tests::wait::eventually;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -85,7 +86,11 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             "round {round}: {} Instances, {count} + 2 expected",
             all.len()
         );
-        let published = std::fs::read_to_string(home.cdi().join("akri.sh-echo_leafhost.json"))?;
+        // The spec is written after the Instances: a killed agent may have left none, but never half of one.
+        let published = eventually("the CDI spec", || {
+            let file = home.cdi().join("akri.sh-echo_leafhost.json");
+            Ok(std::fs::read_to_string(file)?)
+        })?;
         ensure!(
             serde_json::from_str::<Value>(&published).is_ok(),
             "round {round}: half a CDI spec"
