@@ -31,12 +31,15 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
 }
 
 /// Writes one of two versions of a second Configuration, or removes it, and kills the agent some milliseconds later, `rounds` times. The first
-/// Configuration's Instances must never change.
+/// Configuration's Instances must never change, and its CDI spec must stay.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let mut home = home_with_echo()?;
     home.start(&[])?;
     let kept = uids(&home.instances(2)?, "echo");
+    // Waits once: the spec is written after the Instances and outlives the agent.
+    let spec = home.cdi().join("akri.sh-echo_leafhost.json");
+    eventually("the CDI spec", || Ok(std::fs::metadata(&spec).map(drop)?))?;
     let names: Vec<String> = (0..20).map(|n| format!("thing{n}")).collect();
     let other = |descriptions: &[String]| {
         DEBUG_ECHO
@@ -86,11 +89,8 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
             "round {round}: {} Instances, {count} + 2 expected",
             all.len()
         );
-        // The spec is written after the Instances: a killed agent may have left none, but never half of one.
-        let published = eventually("the CDI spec", || {
-            let file = home.cdi().join("akri.sh-echo_leafhost.json");
-            Ok(std::fs::read_to_string(file)?)
-        })?;
+        let published = std::fs::read_to_string(&spec)
+            .with_context(|| format!("round {round}: the CDI spec was lost"))?;
         ensure!(
             serde_json::from_str::<Value>(&published).is_ok(),
             "round {round}: half a CDI spec"
